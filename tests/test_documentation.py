@@ -94,7 +94,7 @@ def test_every_section_of_settings_is_in_the_reference() -> None:
         if path.relative_to(package).parts[0] != "algorithms"
         for name in re.findall(r"^@section\nclass (\w+)", path.read_text(encoding="utf-8"), re.M)
     }
-    assert found - shown == {"GameConfig", "TuneSettings"}
+    assert found - shown == {"DrawConfig", "GameConfig", "OpponentsConfig", "TuneSettings"}
 
 
 def test_long_sentences_and_doubled_words_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,30 @@ def test_the_draw_follows_from_the_seed_of_each_environment() -> None:
     assert (np.delete(env.drawn(), 2) == np.delete(drawn, 2)).all()
 
 
+def test_weights_of_each_environment_are_of_its_next_episodes() -> None:
+    env = stubs(Fixed(0), Fixed(0), Fixed(0))
+    assert env.num_opponents == 3
+    env.reset(seed=0)
+    drawn = env.drawn()
+    wanted = np.arange(K) % 3
+    env.set_weights(np.eye(3)[wanted])
+    assert (env.drawn() == drawn).all()
+    state = env.save_state()
+    env.reset(seed=1)
+    assert (env.drawn() == wanted).all()
+    env.set_weights([0, 0, 1])
+    env.reset(seed=1, reset_mask=np.arange(K) == 0)
+    assert env.drawn().tolist() == [2, *wanted[1:]]
+    # A saved state has them.
+    env.load_state(state)
+    assert (env.drawn() == drawn).all()
+    env.reset()
+    assert (env.drawn() == wanted).all()
+    for wrong in (np.ones(2), np.ones((K + 1, 3)), np.zeros((K, 3)), np.array([1.0, -1.0, 1.0])):
+        with pytest.raises(ValueError, match="weights: expected 3 numbers"):
+            env.set_weights(wrong)
+
+
 def game(num_envs: int = K, **options: Any) -> OpponentVectorEnv:
     make = functools.partial(Cage2GameVectorEnv, num_threads=1, autoreset_mode="disabled", episode_length=12)
     opponents = [ScriptedRed(), Fixed(0)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fastrl
 from fastrl.envs import make_multi
@@ -26,7 +27,12 @@ def model(**settings: Any) -> Any:
         device="cpu",
         **settings,
     )
-    return made.learn(32, progress=False)
+    made.learn(32, progress=False)
+    # So large that actions depend on what agents see.
+    with torch.no_grad():
+        for weights in made.network.parameters():
+            weights.copy_(torch.randn(weights.shape, generator=torch.Generator().manual_seed(len(weights))))
+    return made
 
 
 @pytest.mark.parametrize(

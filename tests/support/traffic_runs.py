@@ -62,13 +62,19 @@ def line_envs(
 class LineSpec(CompiledTeamSpec):
     """Replaces ``fastrl.tasks.traffic.task.CompiledTeamSpec``, for other processes too."""
 
-    def make_team(self, num_envs: int, *, workers: int | None = None, action_masks: bool = False) -> Any:
-        return line_envs(self.id, num_envs, **self.options, autoreset_mode=AutoresetMode.DISABLED)
+    def make_team(
+        self,
+        num_envs: int,
+        *,
+        workers: int | None = None,
+        action_masks: bool = False,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+    ) -> Any:
+        return line_envs(self.id, num_envs, **self.options, autoreset_mode=autoreset_mode)
 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", line_envs)
     monkeypatch.setattr(fastrl.tasks.traffic.task, "CompiledTeamSpec", LineSpec)
 
 
@@ -93,5 +99,5 @@ def train(run: Path, *options: Any) -> int:
 def command_line() -> None:
     """``fastrl train`` on the lines, for a process of its own."""
     task: Any = fastrl.tasks.traffic.task
-    task.make_multi, task.CompiledTeamSpec = line_envs, LineSpec
+    task.CompiledTeamSpec = LineSpec
     sys.exit(main(["train", *sys.argv[1:]]))

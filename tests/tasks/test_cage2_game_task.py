@@ -86,6 +86,7 @@ def test_a_run_resumes_to_the_bit(side: str, runs: Path, tmp_path: Path) -> None
         "red": (str(runs / "scan"), str(runs / "gru")),
     }
     options = [*SMALL, f"--side={side}", f"--opponents={','.join(others[side])}"]
+    options.append("--env.opponent-priority=hard")
     options = [option for option in options if option != "--opponents="]
     task, settings = find("cage2-game"), settings_of("cage2-game", *options)
     straight = task.make_trainer(settings)

@@ -15,7 +15,8 @@ from fastrl.cli.main import main
 from fastrl.envs import Cage2VectorEnv
 from fastrl.play.play import team_seeds
 from fastrl.tasks.cage2_game.league import League, league, nash
-from fastrl.tasks.cage2_game.opponents import GameSpec, weighted
+from fastrl.tasks.cage2_game.opponents import GameSpec
+from fastrl.training.opposed_spec import weighted
 
 EPISODES = 6
 

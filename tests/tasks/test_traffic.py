@@ -20,7 +20,6 @@ from fastrl.cli.main import main
 from fastrl.collectors.protocol import Difficulty
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.record_episodes import MEANS
-from fastrl.envs.registration import make_multi
 from fastrl.runs.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.runs.console_logger import Highlights
 from fastrl.runs.errors import TrainError
@@ -209,7 +208,6 @@ def test_the_curriculum_reaches_the_environments_and_says_so(
         made.append(line_envs(*arguments, **options))
         return made[-1]
 
-    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", make)
     monkeypatch.setattr(traffic_runs, "line_envs", make)
     options = ("--curriculum.mode=schedule", "--curriculum.start-vehicles=1", "--curriculum.levels=2")
     trainer = small_trainer("--total-episodes=300", "--density=0.4", *options, console=Console(width=200))
@@ -402,7 +400,6 @@ def test_ctrl_c_saves_the_run_and_prints_how_to_resume_it(tmp_path: Path) -> Non
 @pytest.mark.learning
 def test_it_learns_to_drive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three cars in light traffic."""
-    monkeypatch.setattr(fastrl.tasks.traffic.task, "make_multi", make_multi)
     monkeypatch.setattr(fastrl.tasks.traffic.task, "CompiledTeamSpec", CompiledTeamSpec)
     first, last = [], []
     # Some seeds stay where every second car crashes.

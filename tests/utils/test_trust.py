@@ -206,6 +206,11 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         # Settings that import nothing: `fastrl.training.stages` refuses others.
         *((task, "run.stages") for task in tasks()),
         ("traffic", "env.id"),  # of fastrl's own, from a fixed list
+        *(
+            (task, f"env.{key}")
+            for task in ("cage4", "traffic", "pettingzoo")
+            for key in ("learners", "opponents")
+        ),
         # Any names.
         *(
             (task, f"{name}.policies")

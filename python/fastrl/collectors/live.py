@@ -143,7 +143,10 @@ class LiveCollector(Collector):
         return self.version
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
-        self._header["difficulty"] = level, *(difficulty or (math.nan, math.nan))
+        num_agents, density, opponents = difficulty or Difficulty()
+        if opponents:
+            raise NotImplementedError("a live simulation draws opponents by given weights")
+        self._header["difficulty"] = level, num_agents, density
         if self._simulation is not None:
             self._weights.publish(self._buffer.data)
 

@@ -63,7 +63,6 @@ class ParallelSpec(TeamSpec):
 
         Args:
             make: builds one copy; None: as the spec says.
-            autoreset_mode: another one, for evaluation.
         """
         with blaming(f"--env {self.id}: it could not be built"):
             return UserVectorEnv(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -43,15 +44,17 @@ class CollectError(RuntimeError):
 
 
 class Difficulty(NamedTuple):
-    """Arguments of ``MultiAgentVectorEnv.set_difficulty``.
+    """Arguments of ``MultiAgentVectorEnv.set_difficulty``, and of ``OpponentVectorEnv.set_weights``.
 
     Attributes:
         num_agents: agents that an episode starts with.
-        density: of the traffic around them.
+        density: of the traffic around them. NaN of both: they are as they are.
+        opponents: their weights in the draw; empty: they are as they are.
     """
 
-    num_agents: int
-    density: float
+    num_agents: float = math.nan
+    density: float = math.nan
+    opponents: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

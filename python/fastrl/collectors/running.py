@@ -34,8 +34,8 @@ class RunningEpisode(NamedTuple):
         state: the actor's memory after these steps, float32 [state_size], of many agents [A, state_size]; empty without
             memory, or without ``obs``.
         lives: number of episodes before this one that it continues.
-        difficulty: with which it started, float64 [3], see `fastrl.collectors.protocol.Difficulty`; empty where
-            that does not change.
+        difficulty: with which it started, float64 [3 + N], see `TeamBackend.difficulties`; empty where that does not
+            change.
     """
 
     actions: bytes = b""
@@ -78,7 +78,7 @@ def check_running(plan: Plan, episode: RunningEpisode) -> None:
     obs = plan.obs_rows.dtype.itemsize * plan.obs_dim * math.prod(plan.agents)
     if len(episode.actions) % step or len(episode.obs) not in (0, obs):
         raise ValueError("the state's running episodes have other actions or observations than the plan")
-    if len(episode.difficulty) not in (0, 24):
+    if len(episode.difficulty) % 8 or len(episode.difficulty) in (8, 16):
         raise ValueError("the state's running episodes have another difficulty than the plan's environments")
     expected = 4 * plan.state_size * math.prod(plan.agents) if episode.obs else 0
     if len(episode.state) != expected or not np.isfinite(state_of(plan, episode)).all():
@@ -112,8 +112,8 @@ class RunningEpisodes:
         self._started = np.zeros(rows, np.bool_)
         self._obs = np.zeros((rows, *plan.agents, plan.obs_dim), plan.obs_rows.dtype)
         self._states = np.zeros((rows, *plan.agents, plan.state_size), np.float32)
-        # NaN where it is as it is.
-        self._difficulties = np.full((rows, 3), np.nan)
+        # See `TeamBackend.difficulties`.
+        self._difficulties: NDArray[np.float64] | None = None
         # Actions of all rows, [T, R, ...] each, the newest last; as far back as the longest episode needs.
         self._blocks: deque[NDArray[Any]] = deque()
         self.steps = 0
@@ -145,10 +145,7 @@ class RunningEpisodes:
                 self._lengths = np.where(ended.any(0), since, self._lengths)
             self._started.fill(True)
             self._obs[...] = fragment.obs[-1]
-            if difficulties is None:
-                self._difficulties.fill(np.nan)
-            else:
-                self._difficulties[...] = difficulties
+            self._difficulties = difficulties
             if fragment.next_states is not None:
                 self._states[...] = fragment.next_states
             for env_index, number in fragment.episodes.tolist():
@@ -182,7 +179,7 @@ class RunningEpisodes:
             self._lengths[:] = 0
             self._lives[:] = 0
             self._started[:] = False
-            self._difficulties[...] = np.nan
+            self._difficulties = None
             self._blocks.clear()
             self.steps = 0
 
@@ -203,13 +200,13 @@ class RunningEpisodes:
                         if self._started[row]
                         else (b"", b"")
                     )
-                    difficulty = self._difficulties[row]
+                    difficulty = None if self._difficulties is None else self._difficulties[row]
                     running[env_index] = RunningEpisode(
                         actions_taken,
                         obs,
                         state,
                         int(self._lives[row]),
-                        b"" if np.isnan(difficulty).any() else difficulty.tobytes(),
+                        b"" if difficulty is None or np.isnan(difficulty[1:]).all() else difficulty.tobytes(),
                     )
             return dict(zip(self._env_indices, self._episode_numbers, strict=True)), running
 
@@ -239,8 +236,12 @@ class RunningEpisodes:
                 if episodes[row].obs:
                     self._obs[row].reshape(-1)[:] = np.frombuffer(episodes[row].obs, self._obs.dtype)
                 self._states[row] = state_of(self._plan, episodes[row])
-                difficulty = episodes[row].difficulty
-                self._difficulties[row] = np.frombuffer(difficulty) if difficulty else np.nan
+            given = [np.frombuffer(each.difficulty) for each in episodes]
+            width = max((len(each) for each in given), default=0)
+            self._difficulties = None
+            if width:
+                # Of episodes that started as the environments are nothing was saved.
+                self._difficulties = np.array([each if len(each) else [np.nan] * width for each in given])
             self._blocks, self.steps = deque([block]), len(block)
         return episodes
 

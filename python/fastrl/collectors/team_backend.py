@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +21,13 @@ from fastrl.networks.compiled_actor import masks_by_number
 if TYPE_CHECKING:
     from fastrl._native._rust import Mlp
     from fastrl.envs.multi_agent import MultiAgentVectorEnv
+    from fastrl.envs.opponents import OpponentVectorEnv
     from fastrl.envs.vector import RolloutEnd
 
 # The level of difficulty at the start of an episode, among the keys of ``Plan.episode_info``.
 LEVEL = "level"
+# The index of the opponent that was drawn for an episode, among these keys.
+OPPONENT = "opponent"
 
 EPISODE_INFO = (*(name for name in MEASURES if name not in ("length", "return_mean")), LEVEL)
 """The keys of ``Plan.episode_info`` that a `TeamBackend` knows."""
@@ -57,13 +60,17 @@ class TeamBackend(JointBackend):
         self.alive = np.zeros((rows, agents), np.bool_)
         self.over = np.zeros(rows, np.bool_)
         self._has_masks, self._nvec = plan.action_masks, plan.actions.nvec
-        # Level, agents and density, NaN where they are as they are: those that were set last, those of each row's next
-        # episode and of its running one, [R, 3].
-        self._difficulty = np.array([0.0, np.nan, np.nan])
+        # Level, agents, density and weights of N opponents, NaN where they are as they are: those that were set last,
+        # those of each row's next episode and of its running one, [R, 3 + N].
+        self._opposed = cast("OpponentVectorEnv", env) if spec.shares() else None
+        self._difficulty = self._row(0)
         self._next, self._running = np.tile(self._difficulty, (2, rows, 1))
 
     def _reset_env(self, obs: NDArray[Any], seeds: Any, mask: NDArray[np.bool_]) -> None:
-        self._env.reset_into(_flat(obs), _flat(self.alive), seed=seeds, reset_mask=mask)
+        try:
+            self._env.reset_into(_flat(obs), _flat(self.alive), seed=seeds, reset_mask=mask)
+        except ContractError as error:
+            raise CollectError(str(error)) from None
         self._running[mask] = self._next[mask]
 
     def step(self, actions: NDArray[Any], arrays: StepArrays, mask: NDArray[np.bool_] | None) -> bool:
@@ -128,6 +135,8 @@ class TeamBackend(JointBackend):
         statistics = self._env.episodes()
         for column, key in enumerate(self._keys):
             values = self._running[:, 0] if key == LEVEL else statistics.get(key)
+            if key == OPPONENT and self._opposed is not None:
+                values = self._opposed.drawn()
             if values is not None:
                 self.ended_info[self.over, column] = values[self.over]
         self._start_next(self.over, obs)
@@ -138,17 +147,25 @@ class TeamBackend(JointBackend):
         out[~self.alive] = True
 
     def difficulties(self) -> NDArray[np.float64] | None:
-        """Level, agents and density of the running episodes, float64 [R, 3], NaN where they are as they are; None: they
-        are so everywhere."""
-        return None if np.isnan(self._running).any(1).all() else self._running.copy()
+        """Level, agents, density and weights of N opponents of the running episodes, float64 [R, 3 + N], NaN where they
+        are as they are; None: they are so everywhere."""
+        return None if np.isnan(self._running[:, 1:]).all() else self._running.copy()
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
         """See `fastrl.collectors.protocol.Collector.set_difficulty`."""
-        new = np.array([level, *(difficulty or (np.nan, np.nan))], np.float64)
+        new = self._row(level, difficulty)
         if np.array_equal(new, self._difficulty, equal_nan=True):
             return
         self._difficulty = new
         self._start_with(np.tile(self._difficulty, (len(self.over), 1)))
+
+    def _row(self, level: int, difficulty: Difficulty | None = None) -> NDArray[np.float64]:
+        """A row as of `difficulties`."""
+        num_agents, density, opponents = difficulty or Difficulty()
+        row = np.full(3 + (0 if self._opposed is None else self._opposed.num_opponents), np.nan)
+        row[:3] = level, num_agents, density
+        row[3:] = opponents or np.nan
+        return row
 
     def start_replay(self, episodes: Sequence[RunningEpisode]) -> None:
         rows = [np.frombuffer(each.difficulty) if each.difficulty else self._difficulty for each in episodes]
@@ -162,9 +179,11 @@ class TeamBackend(JointBackend):
 
     def _start_with(self, difficulties: NDArray[np.float64]) -> None:
         self._next[...] = difficulties
-        num_agents, density = difficulties[:, 1:].T
+        num_agents, density = difficulties[:, 1:3].T
         if np.isfinite(num_agents).all():
             self._env.set_difficulty(num_agents=num_agents.astype(np.int64), density=density)
+        if self._opposed is not None and np.isfinite(difficulties[:, 3:]).all():
+            self._opposed.set_weights(difficulties[:, 3:])
 
     def close(self) -> None:
         self._env.close()

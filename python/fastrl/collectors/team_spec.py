@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,15 +24,25 @@ class TeamSpec(EnvSpec):
         """True if threads of one process step its environments."""
         return False
 
+    def shares(self) -> Mapping[str, float]:
+        """The opponents of its agents by name, and their weights in the draw; empty: all agents learn."""
+        return {}
+
     def make_team(
-        self, num_envs: int, *, workers: int | None = None, action_masks: bool = False
+        self,
+        num_envs: int,
+        *,
+        workers: int | None = None,
+        action_masks: bool = False,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
     ) -> MultiAgentVectorEnv:
-        """Builds so many environments, in autoreset mode "disabled".
+        """Builds so many environments.
 
         Args:
             workers: threads of a compiled environment, else processes that step the copies; None: as many threads as
                 its options say, or no process but this one.
             action_masks: they should have action masks. Those of compiled ones do not depend on it.
+            autoreset_mode: collectors take "disabled".
 
         Raises:
             ValueError, TypeError: it cannot be built with these options.
@@ -49,9 +60,12 @@ class CompiledTeamSpec(TeamSpec):
         return True
 
     def make_team(
-        self, num_envs: int, *, workers: int | None = None, action_masks: bool = False
+        self,
+        num_envs: int,
+        *,
+        workers: int | None = None,
+        action_masks: bool = False,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
     ) -> MultiAgentVectorEnv:
         threads = {} if workers is None else {"num_threads": workers}
-        return make_multi(
-            self.id, num_envs, **{**self.options, **threads, "autoreset_mode": AutoresetMode.DISABLED}
-        )
+        return make_multi(self.id, num_envs, **{**self.options, **threads, "autoreset_mode": autoreset_mode})

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from fastrl._native._rust import TrafficScene
+from fastrl.envs.contract import ContractError
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils.seeding import agent_streams, stream
@@ -60,7 +62,7 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
 
     The opponent of each episode is drawn. The draw, and the random numbers of its actions, follow from the seed of the
     environment and the number of the episode since, whatever the others do. An episode ends when no agent that learns
-    is alive.
+    is alive; one has to be at its start.
 
     If the agents that learn have equal spaces, observations, actions and masks have these; otherwise they have the
     padded ones of the environment.
@@ -99,12 +101,28 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
         super().__init__(native.in_mode, *native.spaces, autoreset_mode=autoreset_mode, name=env.name)
         self.agents = [env.agents[a] for a in free]
         self.groups = tuple(env.groups[a] for a in free)
+        self.view, self.fps = env.view, env.fps
         if not native.is_cut:
             self.obs_space, self.obs_shapes = env.obs_space, tuple(env.obs_shapes[a] for a in free)
 
     def agent_spaces(self, *, padded: bool) -> list[Any]:
         inner, free = self._native.env.agent_spaces(padded=padded), self._native.free
         return super().agent_spaces(padded=True) if self._native.is_cut else [inner[a] for a in free]
+
+    @property
+    def num_opponents(self) -> int:
+        return self._native.num_opponents
+
+    def set_weights(self, weights: ArrayLike) -> None:
+        """Sets the weights of the opponents in the draws of the episodes that start from now on.
+
+        Args:
+            weights: float64 [num_opponents], or [K, num_opponents] with those of each environment.
+
+        Raises:
+            ValueError: as of the class.
+        """
+        self._native.set_weights(np.asarray(weights, np.float64))
 
     def drawn(self) -> NDArray[np.int64]:
         """The index of the opponent of each environment's present episode, int64 [K]."""
@@ -116,6 +134,20 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
         """The environments of all agents. It is stepped here: it may be looked at, but not changed."""
         env: MultiAgentVectorEnv = self._native.env
         return env
+
+    @property
+    def has_scenes(self) -> bool:
+        return self.unopposed.has_scenes
+
+    def scene(self, index: int = 0) -> TrafficScene:
+        return self.unopposed.scene(index)
+
+    @property
+    def render_modes(self) -> Sequence[str]:
+        return self.unopposed.render_modes
+
+    def render(self, mode: str = "rgb_array") -> tuple[Any, ...]:
+        return self.unopposed.render(mode)
 
 
 class _Opposed:
@@ -137,12 +169,10 @@ class _Opposed:
                 f"frozen: expected indices of some of {env.num_agents} agents, and not all, got {list(frozen)}"
             )
         self._is_frozen[list(frozen)] = True
-        shares = np.ones(len(opponents)) if weights is None else np.array(weights, np.float64)
-        if shares.shape != (len(opponents),) or not (shares >= 0).all() or not 0 < shares.sum() < np.inf:
-            raise ValueError(
-                f"weights: expected {len(opponents)} numbers from 0 on, some above 0, got {weights}"
-            )
-        self._bounds = np.cumsum(shares) / shares.sum()
+        self.num_opponents = len(opponents)
+        # Of each environment, the shares of random numbers below which the opponents lie.
+        self._bounds = np.zeros((self.num_envs, self.num_opponents))
+        self.set_weights(np.ones(self.num_opponents) if weights is None else np.array(weights, np.float64))
         self.free = np.flatnonzero(~self._is_frozen)
         self.num_agents = len(self.free)
         spaces: Any = (env.single_observation_space, env.single_action_space)
@@ -150,6 +180,10 @@ class _Opposed:
         first = own[self.free[0]]
         # The agents that learn see no padding if none of them needs it.
         self.is_cut = first != spaces and all(own[a] == first for a in self.free)
+        if self.is_cut and not isinstance(first[0], Box):
+            # Rows are numbers, whatever they mean.
+            (size,), box = first[0].shape, spaces[0]
+            first = Box(box.low[:size], box.high[:size], dtype=box.dtype), first[1]
         self.spaces = first if self.is_cut else spaces
         (self.obs_dim,), self.num_masked = self.spaces[0].shape, env.num_masked
         actions = self.spaces[1]
@@ -169,6 +203,17 @@ class _Opposed:
         self._streams = np.zeros(size, np.uint64)
         self._states = np.zeros((size, max(each.state_size for each in opponents)), np.float32)
         self._same_step = False
+
+    def set_weights(self, weights: NDArray[np.float64]) -> None:
+        shapes = (self.num_opponents,), self._bounds.shape
+        sums = weights.sum(axis=-1, keepdims=True)
+        if weights.shape not in shapes or not (
+            (weights >= 0).all() and (sums > 0).all() and (sums < np.inf).all()
+        ):
+            raise ValueError(
+                f"weights: expected {self.num_opponents} numbers from 0 on, some above 0, got {weights.tolist()}"
+            )
+        self._bounds[...] = np.cumsum(weights, axis=-1) / sums
 
     def in_mode(self, mode: str) -> Any:
         self._same_step = mode == "same_step"
@@ -196,14 +241,16 @@ class _Opposed:
 
     def _start(self, mask: NDArray[np.bool_], seeds: NDArray[np.uint64] | None) -> None:
         """Draws the opponents of episodes that start in the environments of a mask."""
+        if (mask & ~self._of_free(self._alive).any(axis=1)).any():
+            raise ContractError(f"{self.env.name}: no agent that learns is there at the start of an episode")
         self._numbers[mask] += 1
         if seeds is not None:
             self._seeds[mask], self._numbers[mask] = seeds[mask], 0
         self._steps[mask] = 0
         self._states.reshape(self.num_envs, -1)[mask] = 0
         shares = (self._episodes(_WHICH) >> np.uint64(11)) * 2.0**-53
-        drawn = np.minimum(np.searchsorted(self._bounds, shares, side="right"), len(self._opponents) - 1)
-        self.drawn[mask] = drawn[mask]
+        drawn = (self._bounds <= shares[:, None]).sum(axis=1)
+        self.drawn[mask] = np.minimum(drawn, self.num_opponents - 1)[mask]
         self._masks, self._streams = None, self._agent_streams()
 
     def _episodes(self, purpose: int) -> NDArray[np.uint64]:
@@ -289,7 +336,9 @@ class _Opposed:
         """Views of what is saved of all environments, or of one."""
         at = slice(None) if index is None else slice(index, index + 1)
         states = self._states.reshape(self.num_envs, -1)
-        return [each[at] for each in (self._seeds, self._numbers, self._steps, self.drawn, states)]
+        return [
+            each[at] for each in (self._seeds, self._numbers, self._steps, self.drawn, states, self._bounds)
+        ]
 
     def load_state(self, state: bytes, index: int | None = None) -> None:
         inner, parts = self._split(state, self.num_envs if index is None else 1)

@@ -108,6 +108,10 @@ def export_submission(
         raise ExportError(
             f"a submission to CAGE Challenge 4 is a run of fastrl train cage4, this one is of {model.task.name}"
         )
+    if model.settings["env"]["learners"]:
+        raise ExportError(
+            "a submission to CAGE Challenge 4 has all five defenders, this run learns to play some"
+        )
     policies, members = _described(model)
     games = model.stage_settings.env
     view = {"view": games.view} | ({"messages": games.messages} if games.messages else {})

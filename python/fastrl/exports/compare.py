@@ -276,7 +276,9 @@ def in_team_episodes(
     # An environment of rows ends its episodes itself.
     limit = 0 if isinstance(team, TeamEnv) else task.play_steps(settings) or _STEPS
     try:
-        steps = play(act, team, episode_seeds(episodes, seed, 1), limit, name=settings.env.id)
+        steps = play(
+            act, team, episode_seeds(episodes, seed, 1), limit, name=model.policy_checkpoint["environment"]
+        )
         returns = [team.mean_return() for step in steps if step.is_last]
     finally:
         env.close()

@@ -42,6 +42,7 @@ class TeamActor:
         members: policies by name.
         actions: `Actions.state` of an agent's.
         num_threads: of compiled actors.
+        indices: of the agents in the environment that the policies have learned in; None: 0 to A - 1.
 
     Attributes:
         state_size: length of an agent's state: that of the policy with the longest; shorter ones use its first numbers.
@@ -57,12 +58,14 @@ class TeamActor:
         members: Mapping[str, Member],
         actions: Mapping[str, Any],
         num_threads: int = 1,
+        indices: Sequence[int] | None = None,
     ) -> None:
         if missing := sorted(set(names) - members.keys()):
             raise ValueError(
                 f"every agent needs a policy: there is none named {missing}, only {sorted(members)}"
             )
         self._given = (names, members, actions)
+        self._indices = np.array(range(len(names)) if indices is None else indices)
         self._num_agents = len(names)
         self._actions = Actions.from_state(actions)
         self._members = {name: members[name] for name in dict.fromkeys(names)}
@@ -88,7 +91,7 @@ class TeamActor:
 
     def with_threads(self, num_threads: int) -> TeamActor:
         """Makes an actor of the same policies with another number of threads, without weights."""
-        return TeamActor(*self._given, num_threads)
+        return TeamActor(*self._given, num_threads, self._indices.tolist())
 
     def to(self, device: str) -> None:
         """Has actors that PyTorch computes use a device."""
@@ -135,7 +138,7 @@ class TeamActor:
             if len(chosen) == len(rows) and not member.num_ids and member.make is not None:
                 self._actors[name].act(obs, streams, steps, actions, log_probs, masks, states, greedy=greedy)
                 continue
-            seen, indices = obs[chosen], chosen % self._num_agents
+            seen, indices = obs[chosen], self._indices[chosen % self._num_agents]
             if member.rule is not None:
                 actions[chosen] = self._by_rule(name, member.rule, seen, indices)
                 log_probs[chosen] = 0.0

@@ -6,11 +6,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.opponents import Turn
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy
 from fastrl.networks.team_actor import Member, TeamActor
 from fastrl.play.policy import Policy
+from fastrl.runs.checkpoint import CheckpointError
 
 
 class PolicyOpponent:
@@ -86,8 +88,27 @@ class PolicyOpponent:
             )
             for name in names
         }
-        actor = TeamActor(names, members, team.actions.state())
+        actor = TeamActor(names, members, team.actions.state(), indices=[*agents.values()])
         return cls(actor, team.actions, [*agents], obs_dim=team.networks[names[0]].obs_dim, **options)
+
+    def check_fits(self, env: MultiAgentVectorEnv, name: str) -> None:
+        """Refuses an environment whose agents have other observations or actions.
+
+        Args:
+            name: its own, for messages.
+
+        Raises:
+            CheckpointError
+        """
+        own, padded = env.agent_spaces(padded=False), (env.single_observation_space, env.single_action_space)
+        here = (self._obs_dim,), self._actions.state()
+        for a in self._agents:
+            there = [(obs.shape, Actions(actions).state()) for obs, actions in (own[a], padded)]
+            if here not in there:
+                raise CheckpointError(
+                    f"{name} does not fit agent {env.agents[a]} of {env.name}: its policy has observations {here[0]}"
+                    f" and actions {here[1]}, the agent {there[0][0]} and {there[0][1]}"
+                )
 
     @property
     def state_size(self) -> int:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -39,6 +39,7 @@ class Source(ABC):
             goal is in episodes.
         env_actions: the environment's own action space; None: it is the problem's.
         form: of a parallel environment of PettingZoo; None: it is another one.
+        opponents: of its agents, by name, and their weights in the draw; empty: there are none.
         ranks: that train together; each brings the same experience. Set before `attach`.
         updates: that the algorithm makes with the last experience.
     """
@@ -46,6 +47,7 @@ class Source(ABC):
     brings: ClassVar[LearnsFrom]
     env_actions: Space[Any] | None = None
     form: "ParallelForm | None" = None
+    opponents: "Mapping[str, float]" = MappingProxyType({})
     ranks: Ranks = ALONE
     updates = 1
     collector: str

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import gymnasium
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 from fastrl._native._rust import __version__
 from fastrl.algorithms import check_takes, find
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from fastrl.algorithms.intrinsic import RND
     from fastrl.collectors.team_spec import TeamSpec
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv
     from fastrl.play.episodes import EnvEpisodes, VectorEpisodes
     from fastrl.play.film import Films
     from fastrl.play.policy import Policy, Spaces
@@ -247,13 +248,35 @@ class Task(TaskSettings, ABC):
         """One environment of several agents: a parallel one of PettingZoo, or a `MultiAgentVectorEnv` of one.
 
         Raises:
-            TrainError, CollectError: it cannot be built, or the task has one agent.
+            TrainError, CollectError: it cannot be built.
         """
-        raise TrainError(f"{self.name}: its environments have one agent")
+        return self.make_team(settings, 1)
 
     def team_spec(self, settings: Any) -> TeamSpec | None:
         """Specification of the environments of many agents; None: they are of one."""
         return None
+
+    def make_team(
+        self,
+        settings: Any,
+        num_envs: int,
+        autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+        **options: Any,
+    ) -> MultiAgentVectorEnv:
+        """Environments of `team_spec`, for evaluation.
+
+        Args:
+            options: further ones of ``TeamSpec.make_team``.
+
+        Raises:
+            TrainError, CollectError: they cannot be built.
+        """
+        spec, masks = self.team_spec(settings), self.has_action_masks(settings)
+        assert spec is not None, "it has many agents"
+        try:
+            return spec.make_team(num_envs, action_masks=masks, autoreset_mode=autoreset_mode, **options)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise TrainError(str(error)) from None
 
     def play_steps(self, settings: Any) -> int:
         """Steps after which an episode of a film or an evaluation is cut off; 0: the environment's own limit."""
@@ -334,6 +357,10 @@ class Task(TaskSettings, ABC):
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
+        if source.opponents:
+            from fastrl.training.opponents import OpponentsCallback
+
+            callbacks.append(OpponentsCallback(source, settings.env.opponent_priority))
         if issubclass(algorithm_type, DatasetAlgorithm):
             from fastrl.sources.dataset import DatasetSource
             from fastrl.training.validation_loss import ValidationLoss

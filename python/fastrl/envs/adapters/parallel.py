@@ -91,6 +91,9 @@ class ParallelVectorEnv(MultiAgentVectorEnv):
             tuple(rows.space.shape or ()) if rows.is_plain else (rows.size,) for rows in form.obs_rows
         )
 
+    def agent_spaces(self, *, padded: bool) -> list[tuple[Any, Any]]:
+        return super().agent_spaces(padded=True) if padded else self.form.own_spaces()
+
 
 class _Copies(Protocol):
     """Copies of an environment, wherever they are stepped; their records `ParallelForm.record` [K] are read between

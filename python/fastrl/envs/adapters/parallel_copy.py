@@ -104,6 +104,18 @@ class ParallelForm:
             _common_actions(name, agents, [rows.flat_space for rows in action_rows]),
         )
 
+    def own_spaces(self) -> list[tuple[Box, Any]]:
+        """The spaces of each agent's rows and flat actions, without what other agents have more."""
+        if self.row_space.dtype == np.uint8:
+            return [(self.row_space, self.action_space)] * len(self.agents)
+        pairs = zip(self.obs_rows, self.action_rows, strict=True)
+        return [(_common_rows([obs]), actions.flat_space) for obs, actions in pairs]
+
+    def of_agents(self, indices: Sequence[int]) -> ParallelForm:
+        """The form of some of the agents."""
+        spaces = [(self.obs_rows[a].space, self.action_rows[a].space) for a in indices]
+        return self.of_spaces(self.name, tuple(self.agents[a] for a in indices), spaces)
+
     def state(self) -> list[dict[str, Any]] | None:
         """JSON-able; `from_state` reads it. None: names that are no texts, or spaces that no file can describe."""
         if not all(isinstance(agent, str) for agent in self.agents) or not all(

@@ -17,7 +17,8 @@ from fastrl.envs.cage2.memory import MEMORIES
 from fastrl.envs.opponents import Opponent, Turn
 from fastrl.play.play import team_seeds
 from fastrl.runs.metrics import fixed
-from fastrl.tasks.cage2_game.opponents import ScriptedRed, frozen_blue, frozen_red, memory_of, policy_state
+from fastrl.tasks.cage2_game.opponents import ScriptedRed, frozen_blue, frozen_red, memory_of
+from fastrl.training.opposed_spec import policy_state
 from fastrl.utils.seeding import agent_streams
 from fastrl.utils.tables import print_lines, show
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,9 @@ from fastrl.envs.cage2.game import AGENTS, RED_ACTIONS, RED_VIEW, Cage2GameVecto
 from fastrl.envs.cage2.memory import MEMORIES, Memory, observation_names
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.opponents import Opponent, OpponentVectorEnv, Turn
-from fastrl.runs.checkpoint import CheckpointError, load_newest
+from fastrl.runs.checkpoint import CheckpointError
 from fastrl.tasks.cage2_game.settings import Side
-from fastrl.training.evaluation import to_play
+from fastrl.training.opposed_spec import policy_state, weighted
 from fastrl.training.run import using_checkpoint
 from fastrl.utils.config import ConfigError
 
@@ -53,6 +52,15 @@ class GameSpec(CompiledTeamSpec):
     side: Side = "both"
     opponents: Sequence[str] = ()
 
+    def shares(self) -> Mapping[str, float]:
+        given = dict(map(weighted, self.opponents))
+        if self.side != "blue":
+            return given
+        scripts = [share for name, share in given.items() if name in RED_AGENTS]
+        runs = {name: share for name, share in given.items() if name not in RED_AGENTS}
+        # The games draw one of the scripts.
+        return {"scripts": sum(scripts) or 1.0, **runs} if scripts or not runs else runs
+
     def make_team(
         self,
         num_envs: int,
@@ -62,9 +70,6 @@ class GameSpec(CompiledTeamSpec):
         autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
     ) -> MultiAgentVectorEnv:
         """See `TeamSpec.make_team`.
-
-        Args:
-            autoreset_mode: another one, for evaluation.
 
         Raises:
             ConfigError: opponents that do not go with the side.
@@ -77,22 +82,22 @@ class GameSpec(CompiledTeamSpec):
                     "opponents: expected none where both sides learn; --side says which one does"
                 )
             return Cage2GameVectorEnv(num_envs, **options, autoreset_mode=autoreset_mode)
-        opponents, weights, changes = self._others()
+        opponents, changes = self._others()
         options = {**options, **changes, "autoreset_mode": AutoresetMode.DISABLED}
         return OpponentVectorEnv(
             num_envs,
             functools.partial(Cage2GameVectorEnv, **options),
             opponents=opponents,
-            weights=weights,
+            weights=[*self.shares().values()],
             frozen=[_RED if self.side == "blue" else _BLUE],
             autoreset_mode=autoreset_mode,
         )
 
-    def _others(self) -> tuple[list[Opponent], list[float], dict[str, Any]]:
-        """The opponents, their weights, and options of the games that they need."""
+    def _others(self) -> tuple[list[Opponent], dict[str, Any]]:
+        """The opponents, and options of the games that they need."""
         shares = dict(map(weighted, self.opponents))
         scripts = {name: share for name, share in shares.items() if name in RED_AGENTS}
-        runs = {name: share for name, share in shares.items() if name not in RED_AGENTS}
+        runs = [name for name in shares if name not in RED_AGENTS]
         changes: dict[str, Any] = {}
         opponents: list[Opponent] = []
         if self.side == "red":
@@ -103,30 +108,13 @@ class GameSpec(CompiledTeamSpec):
             states = [(run, policy_state(run)) for run in runs]
             memory = max((memory_of(state) for _, state in states), key=MEMORIES.index)
             opponents = [frozen_blue(run, state) for run, state in states]
-            return opponents, [*runs.values()], {"memory": memory, "actions": None, "observe": "blue"}
-        weights: list[float] = []
+            return opponents, {"memory": memory, "actions": None, "observe": "blue"}
         if scripts or not runs:
             opponents.append(ScriptedRed())
-            weights.append(sum(scripts.values()) or 1.0)
         if scripts:
             changes["red_agent"] = scripts
         opponents += [frozen_red(run, policy_state(run)) for run in runs]
-        return opponents, [*weights, *runs.values()], changes
-
-
-def weighted(opponent: str) -> tuple[str, float]:
-    """The name or path of an opponent, and its weight: ``runs/a:0.5``, or 1."""
-    name, _, text = opponent.rpartition(":")
-    try:
-        weight = float(text) if name else 0.0
-    except ValueError:
-        weight = 0.0
-    return (name, weight) if 0 < weight < math.inf else (opponent, 1.0)
-
-
-def policy_state(run: str) -> dict[str, Any]:
-    """The state of the policy that a run plays with."""
-    return load_newest(to_play(Path(run)))[1]
+        return opponents, changes
 
 
 def memory_of(state: Mapping[str, Any]) -> Memory:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fastrl.tasks.cage2 import settings as cage2_settings
+from fastrl.tasks.opponents import DrawConfig
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
 
@@ -13,7 +14,7 @@ Side = Literal["both", "blue", "red"]
 
 
 @section
-class EnvConfig(cage2_settings.EnvConfig):
+class EnvConfig(DrawConfig, cage2_settings.EnvConfig):
     """CAGE Challenge 2 between blue and red, see fastrl.envs.Cage2GameVectorEnv."""
 
     side: Annotated[

@@ -7,14 +7,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gymnasium.vector import AutoresetMode
-
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.cage2.game import AGENTS
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import run_episodes
 from fastrl.play.play import team_seeds
-from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import cage2_game
 from fastrl.tasks.cage2_game.opponents import GameSpec
@@ -67,22 +63,6 @@ class Cage2GameTask(Task):
     def play_steps(self, settings: Any) -> int:
         return super().play_steps(settings) or int(settings.env.episode_length)
 
-    def make_env(
-        self, settings: Any, num_envs: int, autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP
-    ) -> MultiAgentVectorEnv:
-        """Games that the settings describe.
-
-        Raises:
-            TrainError: they cannot be made.
-        """
-        try:
-            return self.team_spec(settings).make_team(num_envs, autoreset_mode=autoreset_mode)
-        except (ValueError, TypeError) as error:
-            raise TrainError(str(error)) from None
-
-    def team_env(self, settings: Any) -> MultiAgentVectorEnv:
-        return self.make_env(settings, 1)
-
     def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Returns:
         """Returns of the side that learned; of both sides those of blue."""
         from fastrl.play.team_policy import TeamPolicy
@@ -92,7 +72,7 @@ class Cage2GameTask(Task):
         returns: list[float] = []
         for start in range(0, options.episodes, BATCH):
             batch = seeds[start : start + BATCH]
-            with contextlib.closing(self.make_env(settings, len(batch))) as env:
+            with contextlib.closing(self.make_team(settings, len(batch))) as env:
                 if settings.env.side == "both":
                     # The sum of both is 0.
                     env.reward = lambda rewards, *_: rewards.reshape(-1, len(AGENTS))[:, [0, 0]].ravel()

@@ -7,11 +7,12 @@ without a seed. Of an episode's 499 steps it counts the rewards of all but the l
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from rich.console import Console
 
+from fastrl.collectors.team_spec import CompiledTeamSpec, TeamSpec
 from fastrl.envs.cage4.baselines import BASELINES, baseline_act
 from fastrl.envs.cage4.env import Cage4VectorEnv
 from fastrl.envs.record_episodes import Act
@@ -24,23 +25,27 @@ from fastrl.utils.tables import print_lines, show
 STEPS = 500
 # Episodes of an evaluation of the challenge; more are further evaluations, with the next seeds.
 EPISODES = 100
+GAMES = CompiledTeamSpec("fastrl/Cage4-v0")
 
 
 def evaluate(
-    make_act: Callable[[Cage4VectorEnv], Act], options: EvaluationOptions, **games: Any
+    make_act: Callable[[Any], Act], options: EvaluationOptions, games: TeamSpec = GAMES
 ) -> Evaluation:
     """Scores a team by the challenge's protocol.
 
     Args:
-        make_act: called at the start of episodes with their environment, of one game for each 100 episodes.
+        make_act: called at the start of episodes with their environment, of one game for each 100 episodes; it acts for
+            the agents that learn.
         options: the first 100 episodes are those of the challenge's evaluation with their seed, the next 100 those with
             the next one.
-        games: options of `Cage4VectorEnv`; the protocol has its own length of episodes, random numbers and rewards.
+        games: of `Cage4VectorEnv`, or of it with opponents; the protocol has its own length of episodes, random numbers
+            and rewards.
     """
     episodes = options.episodes
     num_envs = -(-episodes // EPISODES)
-    games |= {"episode_length": STEPS, "random": "numpy", "rewards": "team"}
-    with contextlib.closing(Cage4VectorEnv(num_envs, autoreset_mode="disabled", **games)) as env:
+    games = games.with_options({"episode_length": STEPS, "random": "numpy", "rewards": "team"})
+    with contextlib.closing(games.make_team(num_envs)) as env:
+        whole = cast(Cage4VectorEnv, getattr(env, "unopposed", env))
         size, rounds = num_envs * env.num_agents, []
         rewards, ends = np.empty(size, np.float32), np.empty((2, size), np.bool_)
         env.reset(seed=options.seed)
@@ -49,7 +54,7 @@ def evaluate(
             (obs, alive), act, states = env.observe(), make_act(env), None
             for step in range(STEPS - 1):
                 if step == STEPS - 2:
-                    rounds.append(env.ledger())
+                    rounds.append(whole.ledger())
                 actions, states = act(obs, alive, states)
                 env.step_into(actions, obs, rewards, ends[0], ends[1], alive)
             options.advance(len(range(number, episodes, EPISODES)))

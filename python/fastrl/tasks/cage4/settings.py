@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from fastrl.envs.cage4.env import MESSAGE_BITS, RULES, RedAgent, Rewards, View
+from fastrl.tasks.opponents import OpponentsConfig
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
 
@@ -18,7 +19,7 @@ def _check_rules(rules: str) -> str:
 
 
 @section
-class EnvConfig:
+class EnvConfig(OpponentsConfig):
     """CAGE Challenge 4, see fastrl.envs.cage4.env."""
 
     red_agent: Annotated[

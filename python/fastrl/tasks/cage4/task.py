@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastrl.algorithms.protocol import Algorithm
-from fastrl.collectors.team_spec import CompiledTeamSpec
+from fastrl.collectors.team_spec import CompiledTeamSpec, TeamSpec
+from fastrl.envs.cage4.env import AGENTS
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import cage4
 from fastrl.tasks.cage4.evaluate import Cage4Scoring, evaluate
 from fastrl.tasks.cage4.scores import Evaluation
 from fastrl.tasks.cage4.settings import PRESETS, EnvConfig
+from fastrl.tasks.opponents import opposed
 from fastrl.training.comparison import check_baseline
 from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
 
 if TYPE_CHECKING:
-    from fastrl.envs.cage4.env import Cage4VectorEnv
     from fastrl.envs.record_episodes import Act
     from fastrl.play.film import Films
 
@@ -32,6 +33,7 @@ class Cage4Task(Cage4Scoring, Task):
     run = RunConfig(algo="ippo", total_timesteps=4_000_000, eval_episodes=100)
     env = EnvConfig()
     presets = PRESETS
+    common_options = ("--learners", "--opponents")
     rare_options = ("--collector", "--n-workers")
     many_agents = True
 
@@ -47,42 +49,45 @@ class Cage4Task(Cage4Scoring, Task):
         config = super().algorithm_defaults(algorithm)
         return dataclasses.replace(config, action_masks=True) if hasattr(config, "action_masks") else config
 
-    def team_spec(self, settings: Any) -> CompiledTeamSpec:
-        return CompiledTeamSpec("fastrl/Cage4-v0", settings.env.options())
+    def resolve_defaults(self, settings: Any) -> Any:
+        """Policies of all agents are named; those of the agents that learn count."""
+        table = self.algorithm_table(settings.run.algo)
+        config = getattr(settings, table)
+        if not settings.env.learners or len(config.policies) != len(AGENTS):
+            return settings
+        from fastrl.training.opposed_spec import named
+
+        policies = tuple(config.policies[a] for a in named(settings.env.learners, AGENTS))
+        return dataclasses.replace(settings, **{table: dataclasses.replace(config, policies=policies)})
+
+    def team_spec(self, settings: Any) -> TeamSpec:
+        return opposed(CompiledTeamSpec("fastrl/Cage4-v0", settings.env.options()), self.name, settings.env)
 
     def play_steps(self, settings: Any) -> int:
         return super().play_steps(settings) or settings.env.episode_length - 1
-
-    def team_env(self, settings: Any) -> Cage4VectorEnv:
-        from fastrl.envs.cage4.env import Cage4VectorEnv
-
-        return Cage4VectorEnv(1, **settings.env.options())
 
     def films(self, settings: Any) -> Films:
         from fastrl.play.film import team_films
         from fastrl.play.team_policy import TeamPolicy
 
-        env, masks = self._film_env(settings), self.has_action_masks(settings)
+        # The rewards are the team's, so that a film's return is the score.
+        env = self.team_spec(settings).with_options({"rewards": "team"}).make_team(1)
+        masks = self.has_action_masks(settings)
         return team_films(env, lambda state: TeamPolicy(state["policy"]).act_in(env, action_masks=masks))
 
     def agent_films(self, path: str, settings: Any) -> Films:
         """Makes films of a baseline, such as ``baseline:guard``. See `Task.agent_films`."""
         from fastrl.envs.cage4.baselines import baseline_act
+        from fastrl.envs.cage4.env import Cage4VectorEnv
         from fastrl.play.film import team_films
 
         kind, _, name = path.partition(":")
         if kind != "baseline":
             return super().agent_films(path, settings)
         check_baseline(name, cage4.BASELINES)
-        env = self._film_env(settings, view="challenge", messages=0)
+        options = {**settings.env.options(), "rewards": "team", "view": "challenge", "messages": 0}
+        env = Cage4VectorEnv(1, autoreset_mode="disabled", **options)
         return team_films(env, lambda state: baseline_act(name, env))
-
-    def _film_env(self, settings: Any, **changes: Any) -> Cage4VectorEnv:
-        """A game whose rewards are the team's, so that a film's return is the score."""
-        from fastrl.envs.cage4.env import Cage4VectorEnv
-
-        options = {**settings.env.options(), "rewards": "team", **changes}
-        return Cage4VectorEnv(1, autoreset_mode="disabled", **options)
 
     def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Evaluation:
         """Scores a policy by the challenge's protocol."""
@@ -91,10 +96,10 @@ class Cage4Task(Cage4Scoring, Task):
         policy = TeamPolicy(state["policy"], seed=options.seed)
         masks = self.has_action_masks(settings)
 
-        def make_act(env: Cage4VectorEnv) -> Act:
+        def make_act(env: Any) -> Act:
             return policy.act_in(env, action_masks=masks, deterministic=options.mode == "deterministic")
 
-        return evaluate(make_act, options, **settings.env.options())
+        return evaluate(make_act, options, self.team_spec(settings))
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Evaluation:
         return Evaluation.from_tree(tree)

@@ -6,13 +6,14 @@ from typing import Annotated
 from pydantic import Field
 
 from fastrl.tasks.gym import settings as gym_settings
+from fastrl.tasks.opponents import OpponentsConfig
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
 from fastrl.utils.trust import Reach, imports_environment
 
 
 @section
-class EnvConfig(gym_settings.EnvConfig):
+class EnvConfig(OpponentsConfig, gym_settings.EnvConfig):
     """The environment."""
 
     id: Annotated[

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gymnasium.vector import AutoresetMode
 
 from fastrl.collectors.parallel_spec import ParallelSpec, blaming
-from fastrl.envs.adapters.parallel import ParallelVectorEnv
+from fastrl.collectors.team_spec import TeamSpec
 from fastrl.envs.adapters.parallel_frames import make_parallel
 from fastrl.envs.record_episodes import Act, run_episodes
 from fastrl.envs.spec import EnvSpec
@@ -18,6 +18,7 @@ from fastrl.play.play import team_seeds
 from fastrl.runs.errors import TrainError
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import pettingzoo
+from fastrl.tasks.opponents import opposed
 from fastrl.tasks.pettingzoo.settings import PRESETS, EnvConfig
 from fastrl.training.evaluation import Returns
 from fastrl.training.evaluation_options import EvaluationOptions
@@ -36,6 +37,7 @@ class PettingZooTask(Task):
     summary = pettingzoo.SUMMARY
     run = RunConfig(algo="ippo")
     env = EnvConfig()
+    common_options = ("--learners", "--opponents")
     presets = PRESETS
     many_agents = True
 
@@ -52,43 +54,22 @@ class PettingZooTask(Task):
         options = parse_options(settings.env.options)
         return EnvSpec(settings.env.id, options) if self.spec is None else self.spec.with_options(options)
 
-    def team_spec(self, settings: Any) -> ParallelSpec:
+    def team_spec(self, settings: Any) -> TeamSpec:
         env, spec = settings.env, self.env_spec(settings)
-        return ParallelSpec(
+        whole = ParallelSpec(
             spec.id,
             spec=spec,
             size=env.size,
             stack=env.stack,
             max_episode_steps=env.max_episode_steps,
         )
-
-    def make_env(
-        self,
-        settings: Any,
-        num_envs: int,
-        make: Callable[[], Any] | None = None,
-        autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
-    ) -> ParallelVectorEnv:
-        """The environment that the settings describe.
-
-        Args:
-            make: builds one copy; None: as the settings say.
-
-        Raises:
-            TrainError: it cannot be built.
-            CollectError: it raised while it was built.
-        """
-        try:
-            return self.team_spec(settings).make_team(
-                num_envs,
-                make=make,
-                autoreset_mode=autoreset_mode,
-                action_masks=self.has_action_masks(settings),
-            )
-        except (ValueError, TypeError) as error:
-            raise TrainError(str(error)) from None
+        return opposed(whole, self.name, env)
 
     def team_env(self, settings: Any) -> Any:
+        if settings.env.learners:
+            from fastrl.envs.adapters.pettingzoo import PettingZooEnv
+
+            return PettingZooEnv(self.make_team(settings, 1, AutoresetMode.DISABLED))
         spec = self.env_spec(settings)
         try:
             with blaming(f"--env {spec.id}: it could not be built"):
@@ -112,7 +93,7 @@ class PettingZooTask(Task):
             built.append(make_parallel(drawing, settings.env.size, settings.env.stack))
             return built[0]
 
-        env = self.make_env(settings, 1, make, AutoresetMode.DISABLED)
+        env = self.make_team(settings, 1, AutoresetMode.DISABLED, make=make)
         drawn, metadata = built[0], getattr(built[0], "metadata", {})
         if getattr(drawn, "render_mode", None) != "rgb_array":
             modes = ", ".join(metadata.get("render_modes", ())) or "none"
@@ -132,11 +113,11 @@ class PettingZooTask(Task):
         config = getattr(settings, table)
         if config.policies or not config.share:
             return settings
-        env = self.make_env(settings, 1)
+        env = self.make_team(settings, 1)
         env.close()
-        if len(set(env.form.groups)) == 1:
+        if len(set(env.groups)) == 1:
             return settings
-        return dataclasses.replace(settings, **{table: dataclasses.replace(config, policies=env.form.groups)})
+        return dataclasses.replace(settings, **{table: dataclasses.replace(config, policies=env.groups)})
 
     def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Returns:
         from fastrl.play.team_policy import TeamPolicy
@@ -146,7 +127,7 @@ class PettingZooTask(Task):
         returns: list[float] = []
         for start in range(0, options.episodes, settings.env.num_envs):
             batch = seeds[start : start + settings.env.num_envs]
-            with contextlib.closing(self.make_env(settings, len(batch))) as env:
+            with contextlib.closing(self.make_team(settings, len(batch))) as env:
                 act = policy.act_in(env, action_masks=masks)
                 returns += run_episodes(env, act, batch, options.advance)["return_mean"].tolist()
         return Returns(tuple(returns))

@@ -187,7 +187,7 @@ class CurriculumCallback(Callback):
         print_lines(
             self._console,
             f"curriculum: level {curriculum.level} of {curriculum.levels} after {run.episodes:,} episodes:"
-            f" {counted(difficulty.num_agents, 'vehicle')}, density {difficulty.density:.2g}{reason}",
+            f" {counted(int(difficulty.num_agents), 'vehicle')}, density {difficulty.density:.2g}{reason}",
         )
 
     def metrics(self, ended: Episodes) -> Mapping[str, Number]:

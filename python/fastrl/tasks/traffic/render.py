@@ -12,8 +12,9 @@ from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
 from rich.console import Console
 
+from fastrl.collectors.team_spec import CompiledTeamSpec, TeamSpec
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.registration import make_multi
+from fastrl.envs.opponents import OpponentVectorEnv
 from fastrl.envs.traffic.link_figure import draw_ages
 from fastrl.envs.traffic.trajectories import Recorder, draw_time_space
 from fastrl.play.film import SCENE_FPS, drawn_scenes
@@ -42,12 +43,17 @@ def make_env(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
     Raises:
         RenderError: there is no such environment, or it refuses an option.
     """
+    return made(CompiledTeamSpec(env_id, options))
+
+
+def made(spec: TeamSpec) -> MultiAgentVectorEnv:
+    """As `make_env`, of a spec."""
     try:
-        env = make_multi(env_id, 1, **{**options, "num_threads": 1, "autoreset_mode": "disabled"})
+        env = spec.make_team(1, workers=1)
     except (ValueError, TypeError, OverflowError) as error:
-        raise RenderError(f"{env_id}: {error}") from None
+        raise RenderError(f"{spec.id}: {error}") from None
     if not env.has_scenes:
-        raise RenderError(f"{env_id} has nothing to show")
+        raise RenderError(f"{spec.id} has nothing to show")
     return env
 
 
@@ -139,7 +145,8 @@ def render(
         own_view = replace(env.view, **(view or {}))
     except (ValueError, TypeError) as error:
         raise RenderError(str(error)) from None
-    recorder = Recorder(env.name, env.num_agents)
+    whole = env.unopposed if isinstance(env, OpponentVectorEnv) else env
+    recorder, places = Recorder(env.name, whole.num_agents), list(env.agents)
     # Of the first episode.
     scenes: list[TrafficScene] = []
     seeds = team_seeds(seed, episodes)
@@ -151,7 +158,9 @@ def render(
                 scene, number, info = step.drawn, step.episode, step.info
                 progress.describe(f"episode {number + 1} of {episodes}, {scene.time:.1f} s")
                 progress.advance(int(step.number == 0 < number))
-                recorder.add(scene, number, info["alive"], info.get("rewards"))
+                alive, rewards = np.zeros(whole.num_agents, np.bool_), np.zeros(whole.num_agents, np.float32)
+                alive[places], rewards[places] = info["alive"], info.get("rewards", 0.0)
+                recorder.add(scene, number, alive, rewards)
                 if number == 0:
                     scenes.append(scene)
                 yield step

@@ -8,8 +8,7 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import Act
 from fastrl.play.team_policy import TeamPolicy
 from fastrl.runs.checkpoint import CheckpointError
-from fastrl.tasks.traffic.render import RenderError, make_env
-from fastrl.tasks.traffic.settings import environment_options
+from fastrl.tasks.traffic.render import RenderError, made
 from fastrl.tasks.traffic.task import TASK
 from fastrl.training.evaluation import to_play
 from fastrl.training.run import load_run, using_checkpoint
@@ -30,7 +29,7 @@ def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv
     settings, state = load_run(TASK, file)
     with using_checkpoint(file, "holds no policy that this fastrl can use"):
         policy = TeamPolicy(state["policy"])
-    env = make_env(settings.env.id, {**environment_options(settings.env), **options})
+    env = made(TASK.team_spec(settings).with_options(options))
     if policy.team.num_agents != env.num_agents and len(policy.team.networks) == 1:
         # One policy for all can drive any number of vehicles.
         policy = TeamPolicy({**policy.team.state(), "policies": list(policy.team.networks) * env.num_agents})

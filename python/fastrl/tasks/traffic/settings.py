@@ -10,6 +10,7 @@ from pydantic import Field
 from fastrl.collectors.protocol import Difficulty
 from fastrl.envs.multi_agent import Reward
 from fastrl.envs.registration import MULTI_AGENT_IDS
+from fastrl.tasks.opponents import OpponentsConfig
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.tasks.traffic.configured import ConfiguredWorld, is_configured
 from fastrl.utils.config import ConfigError, Setting, section
@@ -27,7 +28,7 @@ _MAX_ENVS_LIVE = 8
 
 
 @section
-class EnvConfig:
+class EnvConfig(OpponentsConfig):
     """The traffic, see fastrl.envs.make_multi."""
 
     id: Annotated[

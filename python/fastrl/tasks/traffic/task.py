@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm
-from fastrl.collectors.team_spec import CompiledTeamSpec
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.registration import make_multi
+from fastrl.collectors.team_spec import CompiledTeamSpec, TeamSpec
 from fastrl.play.play import Step, team_seeds
 from fastrl.runs.errors import TrainError, check_memory
 from fastrl.runs.metrics import counted, percent
 from fastrl.runs.settings import RunConfig
 from fastrl.tasks import traffic
+from fastrl.tasks.opponents import opposed
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
 from fastrl.tasks.traffic.scores import Scores, score, score_table
 from fastrl.tasks.traffic.settings import (
@@ -33,7 +32,7 @@ from fastrl.training.callbacks import Callback
 from fastrl.training.episode_means import EpisodeMeans
 from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.task import Task
-from fastrl.utils.config import Values
+from fastrl.utils.config import ConfigError, Values
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
@@ -42,19 +41,6 @@ if TYPE_CHECKING:
     from fastrl.play.film import Films
     from fastrl.sources.source import Source
     from fastrl.training.comparison import Comparison
-
-
-def make_env(config: EnvConfig, num_envs: int) -> MultiAgentVectorEnv:
-    """The environment that the settings describe, at its full difficulty.
-
-    Raises:
-        TrainError: there is none of that id, or it refuses an option.
-    """
-    options = environment_options(config)
-    try:
-        return make_multi(config.id, num_envs, **options)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise TrainError(f"--env {config.id}: {error}") from None
 
 
 class TrafficTask(Task):
@@ -158,6 +144,10 @@ class TrafficTask(Task):
 
         if not isinstance(source, MultiAgentSource):
             return []
+        if settings.env.learners and settings.curriculum.mode != "off":
+            raise ConfigError(
+                "--curriculum.mode: expected off beside --learners, with fewer vehicles some are missing"
+            )
         episodes = settings.run.total_episodes or max(settings.run.total_timesteps // source.episode_steps, 1)
         curriculum = Curriculum(settings.curriculum, full_traffic(settings.env), episodes)
         return [EpisodeMeans(), CurriculumCallback(curriculum, source, console)]
@@ -165,19 +155,17 @@ class TrafficTask(Task):
     def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Scores:
         from fastrl.play.team_policy import TeamPolicy
 
-        make = functools.partial(make_env, settings.env)
+        make = functools.partial(self.make_team, settings)
         masks = self.has_action_masks(settings)
         act_in = functools.partial(TeamPolicy(state["policy"]).act_in, action_masks=masks)
         return score(make, act_in, episodes=options.episodes, seed=options.seed, advance=options.advance)
 
-    def team_spec(self, settings: Any) -> CompiledTeamSpec:
-        return CompiledTeamSpec(settings.env.id, environment_options(settings.env))
+    def team_spec(self, settings: Any) -> TeamSpec:
+        whole = CompiledTeamSpec(settings.env.id, environment_options(settings.env))
+        return opposed(whole, self.name, settings.env)
 
     def play_steps(self, settings: Any) -> int:
         return super().play_steps(settings) or episode_steps(settings.env)
-
-    def team_env(self, settings: Any) -> MultiAgentVectorEnv:
-        return make_env(settings.env, 1)
 
     def films(self, settings: Any) -> Films:
         """See `Task.films`; at real speed, on the seeds that ``fastrl eval`` uses too."""
@@ -186,7 +174,7 @@ class TrafficTask(Task):
         from fastrl.tasks.traffic import render
 
         try:
-            env = render.make_env(settings.env.id, environment_options(settings.env))
+            env = render.made(self.team_spec(settings))
         except render.RenderError as error:
             raise TrainError(str(error)) from None
 

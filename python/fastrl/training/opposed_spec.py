@@ -1,0 +1,182 @@
+"""Environments of many agents in which policies of runs play those that do not learn."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from gymnasium.vector import AutoresetMode
+
+from fastrl.collectors.team_spec import TeamSpec
+from fastrl.envs.opponents import OpponentVectorEnv
+from fastrl.runs.checkpoint import CheckpointError, load_newest
+from fastrl.runs.settings import table_of
+from fastrl.training.evaluation import to_play
+from fastrl.training.run import using_checkpoint
+from fastrl.utils.config import ConfigError
+
+if TYPE_CHECKING:
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv
+    from fastrl.play.opponents import PolicyOpponent
+
+
+@dataclass(frozen=True)
+class OpposedSpec(TeamSpec):
+    """A spec of the agents that learn in the environments of another spec.
+
+    Attributes:
+        whole: the environments of all agents.
+        task: whose runs can be opponents.
+        learners: names of the agents that learn, with ``*`` for any characters.
+        opponents: run directories, perhaps with `weighted` weights.
+    """
+
+    whole: TeamSpec = dataclasses.field(default_factory=lambda: TeamSpec(""))
+    task: str = ""
+    learners: Sequence[str] = ()
+    opponents: Sequence[str] = ()
+
+    def with_options(self, options: Mapping[str, Any]) -> Self:
+        whole = self.whole.with_options(options)
+        return dataclasses.replace(self, whole=whole, options=whole.options)
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.whole.is_compiled
+
+    @property
+    def is_local(self) -> bool:
+        return self.whole.is_local
+
+    @property
+    def is_nameless(self) -> bool:
+        return self.whole.is_nameless
+
+    def shares(self) -> Mapping[str, float]:
+        return dict(map(weighted, self.opponents))
+
+    def make_team(
+        self,
+        num_envs: int,
+        *,
+        workers: int | None = None,
+        action_masks: bool = False,
+        autoreset_mode: AutoresetMode = AutoresetMode.DISABLED,
+        **options: Any,
+    ) -> OpponentVectorEnv:
+        """See `TeamSpec.make_team`.
+
+        Args:
+            options: further ones of the other spec's.
+
+        Raises:
+            ConfigError: there is no such agent, none or all of them learn, or there are no opponents.
+            CheckpointError: a run directory has no policy that can play the others.
+        """
+        shares = self.shares()
+        if not shares:
+            raise ConfigError("--learners: expected --opponents, run directories that play the other agents")
+        states = {run: self._state(run) for run in shares}
+        # An opponent may keep to masks that the policies that learn do without.
+        action_masks |= any(_has_masks(state) for state in states.values())
+        with contextlib.closing(self.whole.make_team(1, workers=1, action_masks=action_masks)) as env:
+            agents = list(map(str, env.agents))
+            free = named(self.learners, agents)
+            frozen = [a for a in range(len(agents)) if a not in free]
+            if not free:
+                raise ConfigError(f"--opponents: expected --learners beside it, some of {', '.join(agents)}")
+            if not frozen:
+                raise ConfigError(f"--learners: expected some agents, and not all of {', '.join(agents)}")
+            opponents = [self._frozen(run, state, env, frozen) for run, state in states.items()]
+        return OpponentVectorEnv(
+            num_envs,
+            functools.partial(self.whole.make_team, workers=workers, action_masks=action_masks, **options),
+            opponents=opponents,
+            weights=[*shares.values()],
+            frozen=frozen,
+            autoreset_mode=autoreset_mode,
+        )
+
+    def _state(self, run: str) -> dict[str, Any]:
+        """See `policy_state`; of a run in these environments."""
+        state = policy_state(run)
+        there = state.get("kind"), state.get("environment")
+        if there != (self.task, self.id):
+            raise CheckpointError(
+                f"{run} is a run of {' '.join(map(str, there))}: expected one of {self.task} {self.id}"
+            )
+        return state
+
+    def _frozen(
+        self, run: str, state: Mapping[str, Any], env: MultiAgentVectorEnv, frozen: Sequence[int]
+    ) -> PolicyOpponent:
+        """The policies of a run, as the agents that do not learn.
+
+        Args:
+            run: its directory, for messages.
+            state: of its checkpoint.
+
+        Raises:
+            CheckpointError: it cannot play them.
+        """
+        from fastrl.play.opponents import PolicyOpponent
+
+        agents = list(map(str, env.agents))
+        of_run = named(state["config"]["env"].get("learners") or ("*",), agents, f"{run}: --learners")
+        with using_checkpoint(Path(run), "holds no policy that this fastrl can use"):
+            policies = state["policy"]["policies"]
+            players: dict[int, int] = {}
+            for a in frozen:
+                if a in of_run[: len(policies)]:
+                    players[a] = of_run.index(a)
+                elif len({*policies}) == 1 and any(env.groups[a] == env.groups[each] for each in of_run):
+                    players[a] = 0
+                else:
+                    raise CheckpointError(
+                        f"{run} has no policy for {agents[a]}, it has learned to play"
+                        f" {', '.join(agents[each] for each in of_run)}"
+                    )
+            opponent = PolicyOpponent.from_team(state["policy"], players, action_masks=_has_masks(state))
+        opponent.check_fits(env, run)
+        return opponent
+
+
+def named(patterns: Sequence[str], agents: Sequence[str], what: str = "--learners") -> list[int]:
+    """The indices of the agents that some pattern is of.
+
+    Args:
+        what: has the patterns, for errors.
+
+    Raises:
+        ConfigError: a pattern is of none.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(agent, pattern) for agent in agents):
+            raise ConfigError(f"{what} {pattern}: there is no such agent, only {', '.join(agents)}")
+    return [a for a, agent in enumerate(agents) if any(fnmatchcase(agent, pattern) for pattern in patterns)]
+
+
+def weighted(opponent: str) -> tuple[str, float]:
+    """The name or path of an opponent, and its weight: ``runs/a:0.5``, or 1."""
+    name, _, text = opponent.rpartition(":")
+    try:
+        weight = float(text) if name else 0.0
+    except ValueError:
+        weight = 0.0
+    return (name, weight) if 0 < weight < math.inf else (opponent, 1.0)
+
+
+def policy_state(run: str) -> dict[str, Any]:
+    """The state of the policy that a run plays with."""
+    return load_newest(to_play(Path(run)))[1]
+
+
+def _has_masks(state: Mapping[str, Any]) -> bool:
+    return bool(state["config"].get(table_of(state["algorithm"]), {}).get("action_masks"))
