@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -11,6 +11,9 @@ from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices, red_mix
 from fastrl.envs.cage2.memory import Memory, Observe, Ruleset
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
+
+if TYPE_CHECKING:
+    from fastrl.envs.cage2.scenario import Cage2Scenario
 
 
 def parse_red_agent(value: Any) -> str:
@@ -115,14 +118,43 @@ class GameConfig:
 
 
 @section
-class EnvConfig(GameConfig):
-    """CAGE Challenge 2, see fastrl.envs.Cage2VectorEnv."""
+class VectorConfig(GameConfig):
+    """Games of CAGE Challenge 2 that are stepped together."""
 
     num_envs: Annotated[
         int,
         Field(ge=1, le=1_000_000, description="games that are stepped together"),
         Setting(option="--num-envs"),
     ] = 256
+
+
+@section
+class EnvConfig(VectorConfig):
+    """CAGE Challenge 2, see fastrl.envs.Cage2VectorEnv."""
+
+    scenario: Annotated[
+        Path | None,
+        AfterValidator(lambda path: path and path.absolute()),
+        Field(
+            description="a scenario file in CybORG's YAML that is played in place of the challenge's network"
+        ),
+        Setting(option="--scenario"),
+    ] = None
+
+    def own_scenario(self) -> "Cage2Scenario | None":
+        """The scenario of the file; None without one.
+
+        Raises:
+            ScenarioError: it cannot be read or played.
+        """
+        if self.scenario is None:
+            return None
+        from fastrl.envs.cage2.scenario import load_scenario  # what the challenge's network does not need
+
+        return load_scenario(self.scenario)
+
+    def options(self) -> dict[str, Any]:
+        return super().options() | ({} if self.scenario is None else {"scenario": str(self.scenario)})
 
 
 PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))

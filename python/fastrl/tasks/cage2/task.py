@@ -96,7 +96,9 @@ class Cage2Task(Cage2Scoring, Task):
         return [ReturnsByRedAgent()]
 
     def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
-        return {"actions": list(action_indices(settings.env.actions)), "num_actions": len(ACTIONS)}
+        scenario = settings.env.own_scenario()
+        num_actions = len(ACTIONS if scenario is None else scenario.actions)
+        return {"actions": list(action_indices(settings.env.actions, scenario)), "num_actions": num_actions}
 
     def check_weights(self, state: Mapping[str, Any], settings: Any) -> None:
         if state["actions"] != self.checkpoint_facts(settings)["actions"]:
@@ -108,14 +110,15 @@ class Cage2Task(Cage2Scoring, Task):
 
         policy = Policy(dict(state), device=options.device, seed=options.seed)
         contender = Contender.from_policy(policy, "the policy", deterministic=options.mode == "deterministic")
-        return self._evaluate(contender, options, settings.env.ruleset)
+        return self._evaluate(contender, options, settings.env.ruleset, settings.env.scenario)
 
     def agent_films(self, path: str, settings: Any) -> Films:
         """See `Task.agent_films`; the agent observes and acts as `Contender.from_agent` says."""
         from fastrl.play.film import agent_films
 
         options = {**settings.env.options(), "memory": "none", "observe": "blue", "actions": None}
-        return agent_films(path, EnvSpec("fastrl/Cage2-v0", options), self.play_steps(settings), len(ACTIONS))
+        num_actions = self.checkpoint_facts(settings)["num_actions"]
+        return agent_films(path, EnvSpec("fastrl/Cage2-v0", options), self.play_steps(settings), num_actions)
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Evaluation:
         return Evaluation.from_tree(tree)
@@ -127,8 +130,11 @@ def _check_memory(settings: Any, algorithm: Any) -> None:
     Raises:
         TrainError
     """
+    scenario = settings.env.own_scenario()
     obs_dim = len(observation_names(settings.env.memory, settings.env.observe))
-    num_actions = len(action_indices(settings.env.actions))
+    if scenario is not None:
+        obs_dim = 5 * len(scenario.hosts)
+    num_actions = len(action_indices(settings.env.actions, scenario))
     # Bytes of a step: an observation, perhaps a mask, and ten numbers.
     row = 4 * obs_dim + (num_actions if getattr(algorithm, "action_masks", False) else 0) + 40
     sizes = [obs_dim, *getattr(algorithm, "hidden", ()), num_actions]

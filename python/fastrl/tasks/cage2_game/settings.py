@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fastrl.tasks.cage2 import settings as cage2_settings
+from fastrl.tasks.cage2.settings import VectorConfig
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
 
@@ -13,7 +13,7 @@ Side = Literal["both", "blue", "red"]
 
 
 @section
-class EnvConfig(cage2_settings.EnvConfig):
+class EnvConfig(VectorConfig):
     """CAGE Challenge 2 between blue and red, see fastrl.envs.Cage2GameVectorEnv."""
 
     side: Annotated[
