@@ -36,6 +36,8 @@ CAGE2_DECOY_PLACES: list[tuple[int, int]]
 """Decoys and hosts where they can start, in the order of the actions."""
 CAGE2_TRUTH: list[str]
 """Names of the values of the true state that observations may have."""
+CAGE2_ROW: list[str]
+"""Names of the numbers of a row of observations by rows of hosts."""
 CAGE2_ROOT_COSTS: list[float]
 """Cost of each host in a step in which red is root on it."""
 CAGE2_UNIT_TYPES: list[str]

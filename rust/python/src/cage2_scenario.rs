@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use fastrl_binding::arrays::list;
-use fastrl_core::cage2::scenario::{Host, IMAGE_KINDS};
 use fastrl_core::cage2::red_agents::RedKind;
+use fastrl_core::cage2::scenario::{Host, IMAGE_KINDS};
 use fastrl_core::cage2::tables::{Access, Description, Scenario, SubnetDescription};
 use fastrl_core::cage2::{Ruleset, effective_actions};
 use pyo3::exceptions::PyValueError;

@@ -91,12 +91,11 @@ class Node:
 
     def item(self, key: str) -> Node:
         """An entry that has to be there."""
-        entries = self.table()
-        if key not in entries:
+        if not isinstance(self.value, Mapping) or key not in self.value:
             raise ScenarioError(
-                f"{self.place or 'the file'}: expected the entry {key}, it has {', '.join(entries)}"
+                f"{self.place or 'the file'}: expected the entry {key}, it has {', '.join(self.table())}"
             )
-        return entries[key]
+        return Node(self.value[key], f"{self.place}.{key}" if self.place else key)
 
     def items(self) -> list[Node]:
         if not isinstance(self.value, Sequence) or isinstance(self.value, str):
@@ -158,7 +157,7 @@ def parse_scenario(tree: Any) -> Cage2Scenario:
     root = Node(tree, "")
     if "random" in root.table():
         raise ScenarioError(
-            "random: networks that are drawn are observed by rows: set env.rows, or Cage2RowsVectorEnv"
+            "random: networks that are drawn are observed by rows: take Cage2RowsVectorEnv, or --rows 16"
         )
     root.table({"Agents", "Hosts", "Subnets"})
     hosts = root.item("Hosts").table()
@@ -206,11 +205,11 @@ def parse_scenario(tree: Any) -> Cage2Scenario:
             raise
         raise ScenarioError(str(error)) from None
     places = [place for kind in kinds for place in _places(kind, len(names))]
-    effective = set(native.effective_actions)
+    effective, names_of_actions = set(native.effective_actions), native.actions
     return Cage2Scenario(
         tuple(names),
         tuple(native.subnets),
-        tuple(native.actions[place] for place in places),
+        tuple(names_of_actions[place] for place in places),
         tuple(i for i, place in enumerate(places) if place in effective),
         tuple(native.red_agents),
         native,

@@ -77,7 +77,10 @@ class Contender:
             # Episodes of all environments start with the first observation.
             states = np.zeros((env.num_envs, policy.state_size), np.float32) if policy.state_size else None
             return lambda obs: policy.act(
-                obs, deterministic, env.action_masks() if policy.needs_action_mask else None, states
+                obs.reshape(len(obs), -1),
+                deterministic,
+                env.action_masks() if policy.needs_action_mask else None,
+                states,
             )
 
         mode: Mode = "deterministic" if deterministic else "stochastic"
@@ -122,6 +125,7 @@ def evaluate(
     episodes: int = 1000,
     seed: int = 0,
     scenario: Path | None = None,
+    rows: int | None = None,
     **options: Any,
 ) -> Evaluation:
     """Scores a contender on ``episodes`` against each red agent over each horizon.
@@ -135,12 +139,13 @@ def evaluate(
     Args:
         scenario: file whose network is played against the red agents that can play there, without measures beside the
             scores; None: the challenge's own.
+        rows: that the contender observes, see `fastrl.envs.cage2.rows`; None: bits.
         options: further ones of `run_protocol`.
     """
     if scenario is None:
         options |= {"make_env": WatchedGames, "facts": WatchedGames.facts}
     else:
-        options |= _games_in(scenario)
+        options |= _games_in(scenario) if rows is None else _games_by_rows(scenario, rows)
     cells = list(run_protocol(contender, ruleset=ruleset, episodes=episodes, seed=seed, **options))
     scores = tuple(
         Score(
@@ -165,6 +170,20 @@ def _games_in(path: Path) -> dict[str, Any]:
     scenario = load_scenario(path)
     make_env = functools.partial(Cage2VectorEnv, scenario=scenario)
     return {"make_env": make_env, "red_agents": scenario.red_agents}
+
+
+def _games_by_rows(path: Path, rows: int) -> dict[str, Any]:
+    """Options of `run_protocol` for the networks of a scenario file, by rows."""
+    from fastrl.envs.cage2.random_scenario import load_networks
+    from fastrl.envs.cage2.rows import Cage2RowsVectorEnv
+
+    networks = load_networks(path)
+
+    def make_env(num_envs: int, *, memory: Memory, observe: Observe, **options: Any) -> Cage2RowsVectorEnv:
+        return Cage2RowsVectorEnv(num_envs, scenario=networks, rows=rows, **options)
+
+    everywhere = set.intersection(*({*network.red_agents} for network in networks))
+    return {"make_env": make_env, "red_agents": [name for name in RED_AGENTS if name in everywhere]}
 
 
 def protocol_steps(episodes: int) -> int:
@@ -299,14 +318,17 @@ class Cage2Scoring:
         options: EvaluationOptions,
         ruleset: Ruleset = "main",
         scenario: Path | None = None,
+        rows: int | None = None,
     ) -> Evaluation:
-        """Scores a contender; ``ruleset``: of the games, unless options have another; ``scenario`` as in `evaluate`."""
+        """Scores a contender; ``ruleset``: of the games, unless options have another; ``scenario`` and ``rows`` as in
+        `evaluate`."""
         return evaluate(
             contender,
             ruleset=options.ruleset or ruleset,
             episodes=options.episodes,
             seed=options.seed,
             scenario=scenario,
+            rows=rows,
             advance=options.advance,
         )
 

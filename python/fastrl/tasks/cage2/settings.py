@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices, red_mix
 from fastrl.envs.cage2.memory import Memory, Observe, Ruleset
 from fastrl.tasks.preset_file import PresetFile
-from fastrl.utils.config import Setting, section
+from fastrl.utils.config import ConfigError, Setting, section
 
 if TYPE_CHECKING:
     from fastrl.envs.cage2.scenario import Cage2Scenario
@@ -140,6 +140,16 @@ class EnvConfig(VectorConfig):
         ),
         Setting(option="--scenario"),
     ] = None
+    rows: Annotated[
+        int | None,
+        Field(
+            ge=2,
+            le=32,
+            description="with a scenario: the defender observes so many rows, one for each host, and acts on rows, as"
+            " fastrl.envs.cage2.rows says, for networks of several sizes; none: bits of the hosts of one network",
+        ),
+        Setting(option="--rows"),
+    ] = None
 
     def own_scenario(self) -> "Cage2Scenario | None":
         """The scenario of the file; None without one.
@@ -154,7 +164,19 @@ class EnvConfig(VectorConfig):
         return load_scenario(self.scenario)
 
     def options(self) -> dict[str, Any]:
-        return super().options() | ({} if self.scenario is None else {"scenario": str(self.scenario)})
+        options, own = super().options(), {"scenario": str(self.scenario)}
+        if self.rows is None:
+            return options if self.scenario is None else options | own
+        if self.scenario is None:
+            raise ConfigError("--rows is for networks of a scenario file: name one with --scenario")
+        if self.memory in ("decoys", "full") or self.observe != "blue" or isinstance(self.actions, tuple):
+            raise ConfigError(
+                "--rows has rows of its own: env.memory should be scan or none, env.observe blue, env.actions effective"
+                " or none"
+            )
+        for name in ("memory", "observe", "actions"):
+            del options[name]
+        return options | own | {"rows": self.rows}
 
 
 PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))

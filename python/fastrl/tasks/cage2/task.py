@@ -73,7 +73,8 @@ class Cage2Task(Cage2Scoring, Task):
         return dataclasses.replace(config, **changes)
 
     def env_spec(self, settings: Any) -> EnvSpec:
-        return EnvSpec("fastrl/Cage2-v0", settings.env.options())
+        name = "Cage2" if settings.env.rows is None else "Cage2Rows"
+        return EnvSpec(f"fastrl/{name}-v0", settings.env.options())
 
     def episode_info(self, settings: Any) -> Sequence[str]:
         return ("red_agent",)
@@ -96,6 +97,9 @@ class Cage2Task(Cage2Scoring, Task):
         return [ReturnsByRedAgent()]
 
     def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
+        if settings.env.rows is not None:
+            num_actions = _row_sizes(settings.env.rows)[1]
+            return {"actions": list(range(num_actions)), "num_actions": num_actions}
         scenario = settings.env.own_scenario()
         num_actions = len(ACTIONS if scenario is None else scenario.actions)
         return {"actions": list(action_indices(settings.env.actions, scenario)), "num_actions": num_actions}
@@ -110,7 +114,8 @@ class Cage2Task(Cage2Scoring, Task):
 
         policy = Policy(dict(state), device=options.device, seed=options.seed)
         contender = Contender.from_policy(policy, "the policy", deterministic=options.mode == "deterministic")
-        return self._evaluate(contender, options, settings.env.ruleset, settings.env.scenario)
+        where = (settings.env.scenario, settings.env.rows)
+        return self._evaluate(contender, options, settings.env.ruleset, *where)
 
     def agent_films(self, path: str, settings: Any) -> Films:
         """See `Task.agent_films`; the agent observes and acts as `Contender.from_agent` says."""
@@ -124,17 +129,27 @@ class Cage2Task(Cage2Scoring, Task):
         return Evaluation.from_tree(tree)
 
 
+def _row_sizes(rows: int) -> tuple[int, int]:
+    """Numbers of an observation, and of actions, of games by rows."""
+    from fastrl.envs.cage2.rows import ROW, num_actions  # what other games do not need
+
+    return rows * len(ROW), num_actions(rows)
+
+
 def _check_memory(settings: Any, algorithm: Any) -> None:
     """Refuses sizes for which the system would kill the process for its memory.
 
     Raises:
         TrainError
     """
-    scenario = settings.env.own_scenario()
-    obs_dim = len(observation_names(settings.env.memory, settings.env.observe))
-    if scenario is not None:
-        obs_dim = 5 * len(scenario.hosts)
-    num_actions = len(action_indices(settings.env.actions, scenario))
+    if settings.env.rows is not None:
+        obs_dim, num_actions = _row_sizes(settings.env.rows)
+    else:
+        scenario = settings.env.own_scenario()
+        obs_dim = len(observation_names(settings.env.memory, settings.env.observe))
+        if scenario is not None:
+            obs_dim = 5 * len(scenario.hosts)
+        num_actions = len(action_indices(settings.env.actions, scenario))
     # Bytes of a step: an observation, perhaps a mask, and ten numbers.
     row = 4 * obs_dim + (num_actions if getattr(algorithm, "action_masks", False) else 0) + 40
     sizes = [obs_dim, *getattr(algorithm, "hidden", ()), num_actions]

@@ -37,7 +37,8 @@ pub fn names() -> Vec<String> {
     names.extend(["compromise user or privileged", "scanned"].map(Into::into));
     names.extend(DECOYS.iter().map(|decoy| format!("{} can start", decoy.name)));
     names.extend(IMAGE_KINDS.iter().map(|(image, _)| format!("image {image}")));
-    let of_network = ["cost while red is root", "cost while the service is down", "gateway", "gated", "shows the server"];
+    let of_network =
+        ["cost while red is root", "cost while the service is down", "gateway", "gated", "shows the server"];
     names.extend(of_network.map(Into::into));
     names
 }
