@@ -117,21 +117,18 @@ class GameConfig:
         }
 
 
-@section
-class VectorConfig(GameConfig):
-    """Games of CAGE Challenge 2 that are stepped together."""
-
-    num_envs: Annotated[
-        int,
-        Field(ge=1, le=1_000_000, description="games that are stepped together"),
-        Setting(option="--num-envs"),
-    ] = 256
+NumGames = Annotated[
+    int,
+    Field(ge=1, le=1_000_000, description="games that are stepped together"),
+    Setting(option="--num-envs"),
+]
 
 
 @section
-class EnvConfig(VectorConfig):
+class EnvConfig(GameConfig):
     """CAGE Challenge 2, see fastrl.envs.Cage2VectorEnv."""
 
+    num_envs: NumGames = 256
     scenario: Annotated[
         Path | None,
         AfterValidator(lambda path: path and path.absolute()),

@@ -156,7 +156,7 @@ def frozen_blue(run: str, state: dict[str, Any]) -> Opponent:
 
     if state.get("kind") != "cage2":
         raise CheckpointError(f"{run} is a run of {state.get('kind')}: expected one of cage2 or cage2-game")
-    if env.get("scenario") is not None:
+    if env.get("scenario", "none") != "none":
         raise CheckpointError(
             f"{run}: its blue defends the network of {env['scenario']}, not the challenge's"
         )
