@@ -92,7 +92,7 @@ def test_games_keep_the_contract_of_vector_environments(name: str) -> None:
     red = "meander" if name == "contractor" else "mix"
     check_vector_env(
         partial(
-            Cage2VectorEnv, scenario=FILES / f"{name}.yaml", red_agent=red, random="fast", episode_length=30
+            Cage2VectorEnv, scenario=FILES / f"{name}.yaml", red_agent=red, memory="scan", episode_length=30
         ),
         time_limit=30,
         terminates=False,
@@ -117,6 +117,32 @@ def test_observations_and_actions_grow_with_the_hosts() -> None:
     assert "OTService on Op_Server0: up" in str(table.render())
     plain = Cage2VectorEnv(2, scenario=FILES / "offices.yaml")
     assert (plain.alerts().shape, plain.truth()["red_access"].shape) == ((2, 30), (2, 30))
+
+
+@pytest.mark.parametrize("name", ["shop", "offices"])
+def test_the_memory_of_scans_has_a_value_for_each_host(name: str) -> None:
+    options: dict[str, Any] = {"scenario": FILES / f"{name}.yaml", "red_agent": "mix", "episode_length": 40}
+    plain, env = (
+        Cage2VectorEnv(8, memory=memory, autoreset_mode="disabled", **options) for memory in ("none", "scan")
+    )
+    hosts = len(env.hosts)
+    assert env.single_observation_space.shape == (5 * hosts,)
+    obs, _ = env.reset(seed=3)
+    plain.reset(seed=3)
+    expected = np.zeros((8, hosts))
+    for _ in range(40):
+        bits = plain.step([0] * 8)[0]
+        scanned = (bits[:, ::4] == 1) & (bits[:, 1::4] == 0)
+        # The last one counts two, as soon as there is another.
+        expected = np.where(
+            scanned, 2, np.where(scanned.any(1, keepdims=True), expected.clip(0, 1), expected)
+        )
+        obs = env.step([0] * 8)[0]
+        np.testing.assert_array_equal(obs, np.concatenate([bits, expected], 1))
+        assert env.single_observation_space.contains(obs[0])
+    assert expected.max() == 2 and (expected == 1).any()
+    other = Cage2VectorEnv(8, memory="scan", autoreset_mode="disabled", **options)
+    other.load_state(env.save_state())
 
 
 def test_actions_stand_in_the_order_of_the_file() -> None:
@@ -150,8 +176,8 @@ def test_a_state_is_of_its_scenario() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory": "full"}, "memory, observe: expected 'none' and 'blue'"),
-        ({"observe": "truth"}, "memory, observe: expected 'none' and 'blue'"),
+        ({"memory": "full"}, "memory, observe: expected 'none' or 'scan', and 'blue'"),
+        ({"observe": "truth"}, "memory, observe: expected 'none' or 'scan', and 'blue'"),
         ({"actions": [56]}, "actions: expected different indices from 0 to 55"),
         ({"scenario": "nowhere.yaml"}, "scenario nowhere.yaml: No such file or directory"),
         ({"scenario": FILES / "contractor.yaml"}, "red_agent: B_line starts on a host named User0"),

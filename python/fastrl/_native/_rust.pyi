@@ -36,6 +36,8 @@ CAGE2_DECOY_PLACES: list[tuple[int, int]]
 """Decoys and hosts where they can start, in the order of the actions."""
 CAGE2_TRUTH: list[str]
 """Names of the values of the true state that observations may have."""
+CAGE2_ROW: list[str]
+"""Names of the numbers of a row of observations by rows of hosts."""
 CAGE2_ROOT_COSTS: list[float]
 """Cost of each host in a step in which red is root on it."""
 CAGE2_UNIT_TYPES: list[str]
@@ -303,6 +305,10 @@ class Cage2Scenario:
         """Names of blue's actions in the challenge's order."""
 
     @property
+    def red_agents(self) -> list[str]:
+        """Those of `CAGE2_RED_AGENTS` that can play in it."""
+
+    @property
     def effective_actions(self) -> list[int]:
         """Indices of the actions that can ever have an effect."""
 
@@ -455,6 +461,35 @@ class BlueMemory:
 
     def action_masks(self, out: NDArray[np.bool_]) -> None:
         """Writes, [N, 145], which actions may have an effect now."""
+
+@final
+class Cage2RowsVec(_Vec):
+    """N games of CAGE Challenge 2 by rows of hosts. `fastrl.envs.cage2.rows` explains them and the options.
+
+    Threads, forks and `close` as in `_Vec`. `episode_info` knows "network" beside what `Cage2Vec` knows: the index of
+    the network that an episode is played in.
+
+    Args:
+        networks: 1 to 65,535, among which each episode's is drawn.
+        rows: of an observation, of `CAGE2_ROW` numbers each; at least as many as a network has hosts.
+        kinds: of actions on hosts that are on offer, of 0 Analyse, 1 Remove, 2 to 9 the decoys, 10 Restore.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        networks: list[Cage2Scenario],
+        rows: int,
+        kinds: list[int],
+        ruleset: str,
+        red_agents: list[str],
+        red_weights: list[float],
+        episode_length: int,
+        num_threads: int,
+        autoreset_mode: str,
+        python_random: bool,
+    ) -> Cage2RowsVec: ...
 
 @final
 class Cage2WorkflowVec(_Vec):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fastrl.networks.kinds import LOG_STD_RANGE, EncoderKind, MemoryKind
+from fastrl.networks.kinds import LOG_STD_RANGE, EncoderKind, MemoryKind, PolicyEncoderKind
 from fastrl.utils.config import EndOf, NotBeside, Setting
 from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.env_options import KeyValues
@@ -145,6 +145,15 @@ IMAGE_ENCODERS = (
 ImageEncoder = Annotated[
     EncoderKind,
     Field(description=IMAGE_ENCODERS),
+    Choices(("nature", "impala"), of_images=True),
+    NotBeside("network"),
+]
+PolicyEncoder = Annotated[
+    PolicyEncoderKind,
+    Field(
+        description=f"{IMAGE_ENCODERS}. pointer: of a table whose rows have actions of their own, such as hosts: the"
+        " logits of these come from the row, by the same weights for all (Vinyals et al., 2015)"
+    ),
     Choices(("nature", "impala"), of_images=True),
     NotBeside("network"),
 ]

@@ -30,7 +30,7 @@ class NetworkConfig:
         Choices(),
         NotBeside("network"),
     ] = "relu"
-    encoder: hp.ImageEncoder = "auto"
+    encoder: hp.PolicyEncoder = "auto"
     shared_trunk: Annotated[
         bool | None,
         Field(

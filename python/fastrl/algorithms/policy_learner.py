@@ -316,6 +316,13 @@ def make_network(
             "network_options are for a network of your own: set network to its module:Class, too"
         )
     has_images = obs_rows.dtype == np.uint8
+    if config.encoder == "pointer":
+        policy = _pointer_policy(
+            config, obs_rows, actions, generator, plain=not (normalize_obs or actor_inputs)
+        )
+        if not config.orthogonal_init:
+            draw_uniform(policy, generator)
+        return policy
     check_encoder(config.encoder, has_images)
     remembers = config.memory != "none"
     shared = has_images or remembers if config.shared_trunk is None else config.shared_trunk
@@ -355,3 +362,32 @@ def make_network(
     if not config.orthogonal_init:
         draw_uniform(network, generator)
     return network
+
+
+def _pointer_policy(
+    config: NetworkConfig, obs_rows: ObsRows, actions: Actions, generator: torch.Generator, *, plain: bool
+) -> PolicyNet:
+    """The network of the encoder pointer.
+
+    Args:
+        plain: the settings beside ``config`` ask for nothing that it lacks.
+
+    Raises:
+        ValueError: it does not suit the environment or the other settings.
+    """
+    from fastrl.networks.pointer_policy import PointerPolicy  # what other networks do not need
+
+    if actions.kind != "discrete":
+        raise ValueError("the encoder pointer is for discrete actions: set encoder to auto")
+    if not plain or config.layer_norm or config.dropout or config.memory != "none" or config.shared_trunk:
+        raise ValueError(
+            "the encoder pointer has neither normalize_obs, layer_norm, dropout, memory, shared_trunk nor actor_inputs:"
+            " leave them out, or set encoder to rows or auto"
+        )
+    return PointerPolicy(
+        obs_rows.state(),
+        actions.size,
+        hidden=config.hidden,
+        activation=config.activation,
+        generator=generator,
+    )

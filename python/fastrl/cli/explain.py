@@ -73,6 +73,10 @@ def explain(
     check_folders(json, figure)
     checkpoint = to_play(run)
     settings, state = load_run(find(kind), checkpoint, trust=trust)
+    if settings.env.scenario is not None:
+        raise ConfigError(
+            f"{run}: explained are games in the challenge's network, not in {settings.env.scenario}"
+        )
     options = settings.env.options()
     if episode_length is not None:
         options["episode_length"] = episode_length

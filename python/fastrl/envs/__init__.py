@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fastrl.envs.cage2.env import Cage2Env as Cage2Env
     from fastrl.envs.cage2.env import Cage2VectorEnv as Cage2VectorEnv
     from fastrl.envs.cage2.game import Cage2GameVectorEnv as Cage2GameVectorEnv
+    from fastrl.envs.cage2.rows import Cage2RowsVectorEnv as Cage2RowsVectorEnv
     from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv as Cage2WorkflowVectorEnv
     from fastrl.envs.cage4.env import Cage4VectorEnv as Cage4VectorEnv
     from fastrl.envs.classic.control import ClassicEnv as ClassicEnv
@@ -36,6 +37,7 @@ _MODULES = {
     "AsyncNativeVectorEnv": "async_vector",
     "Cage2Env": "cage2.env",
     "Cage2GameVectorEnv": "cage2.game",
+    "Cage2RowsVectorEnv": "cage2.rows",
     "Cage2VectorEnv": "cage2.env",
     "Cage2WorkflowVectorEnv": "cage2.workflow",
     "Cage4VectorEnv": "cage4.env",

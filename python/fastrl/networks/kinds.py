@@ -7,6 +7,8 @@ from typing import Literal
 Activation = Literal["tanh", "relu"]
 PerceptronActivation = Literal["relu", "tanh", "elu"]
 EncoderKind = Literal["auto", "mlp", "nature", "impala", "rows"]
+# Of policies alone: see `fastrl.networks.pointer_policy`.
+PolicyEncoderKind = EncoderKind | Literal["pointer"]
 # Residual networks of numbers, see `fastrl.networks.simba` and `fastrl.networks.simba_v2`.
 SimbaKind = Literal["simba", "simba_v2"]
 Init = Literal["orthogonal", "he", "xavier"]

@@ -14,7 +14,7 @@ use fastrl_core::cage2::scenario::{
 };
 use fastrl_core::cage2::tables::{SCENARIO2, Scenario};
 use fastrl_core::cage2::workflow::{UNIT_TYPES, type_of};
-use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, red_view, render, truth};
+use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, red_view, render, rows, truth};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -90,19 +90,13 @@ impl Options<'_> {
             return refuse(format!("actions: expected indices from 0 to {last}, got {actions:?}"));
         }
         let kinds = red_agents.iter().map(|name| red_from_name(name)).collect::<PyResult<Vec<_>>>()?;
-        for kind in &kinds {
-            let cannot = match kind {
-                RedKind::BLine => scenario.entries.as_ref().err(),
-                RedKind::Meander => scenario.nearest.as_ref().err(),
-                RedKind::Sleep => None,
-            };
-            if let Some(why) = cannot {
-                return refuse(format!("red_agent: {why}"));
-            }
+        if let Some(why) = kinds.iter().find_map(|&kind| scenario.cannot_play(kind)) {
+            return refuse(format!("red_agent: {why}"));
         }
-        if !scenario.is_scenario2() && (memory, observe) != ("none", "blue") {
+        if !scenario.is_scenario2() && (!matches!(memory, "none" | "scan") || observe != "blue") {
             return refuse(format!(
-                "memory, observe: expected 'none' and 'blue' with a scenario of your own, got '{memory}' and '{observe}'"
+                "memory, observe: expected 'none' or 'scan', and 'blue', with a scenario of your own, got '{memory}' and \
+                 '{observe}'"
             ));
         }
         Ok(Arc::new(Config {
@@ -132,6 +126,7 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_SCAN_HOSTS", SCAN_HOSTS.to_vec())?;
     module.add("CAGE2_DECOY_PLACES", DECOY_PLACES.to_vec())?;
     module.add("CAGE2_TRUTH", truth::names())?;
+    module.add("CAGE2_ROW", rows::names())?;
     module.add("CAGE2_ROOT_COSTS", CONFIDENTIALITY_TENTHS.map(|tenths| f64::from(tenths) / 10.0).to_vec())?;
     module.add("CAGE2_UNIT_TYPES", UNIT_TYPES.to_vec())?;
     module.add("CAGE2_TYPE_OF_HOST", (0..NUM_HOSTS).map(type_of).collect::<Vec<_>>())?;

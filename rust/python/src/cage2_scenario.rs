@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fastrl_binding::arrays::list;
+use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::scenario::{Host, IMAGE_KINDS};
 use fastrl_core::cage2::tables::{Access, Description, Scenario, SubnetDescription};
 use fastrl_core::cage2::{Ruleset, effective_actions};
@@ -94,6 +95,12 @@ impl Cage2Scenario {
     #[getter]
     fn actions(&self) -> Vec<String> {
         action_names(&self.tables)
+    }
+
+    #[getter]
+    fn red_agents(&self) -> Vec<&str> {
+        let kinds = RedKind::ALL.iter().zip(RedKind::NAMES);
+        kinds.filter(|(kind, _)| self.tables.cannot_play(**kind).is_none()).map(|(_, name)| name).collect()
     }
 
     #[getter]

@@ -5,6 +5,7 @@ mod barrier;
 mod cage2;
 mod cage2_game;
 mod cage2_memory;
+mod cage2_rows;
 mod cage2_scenario;
 mod cage2_workflow;
 mod cage4;
@@ -47,6 +48,8 @@ mod rust_module {
     use crate::cage2_game::Cage2GameVec;
     #[pymodule_export]
     use crate::cage2_memory::BlueMemory;
+    #[pymodule_export]
+    use crate::cage2_rows::Cage2RowsVec;
     #[pymodule_export]
     use crate::cage2_scenario::Cage2Scenario;
     #[pymodule_export]

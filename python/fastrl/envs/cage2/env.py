@@ -164,7 +164,8 @@ class Cage2Games(NativeVectorEnv):
         if scenario is None:
             game = observation_high(memory, self.episode_length, observe)
         else:
-            game = np.ones(4 * len(self.hosts), np.float32)
+            scans = len(self.hosts) if memory == "scan" else 0
+            game = np.repeat(np.array([1, 2], np.float32), [4 * len(self.hosts), scans])
         high = np.append(game, np.ones(code_len, np.float32))
         super().__init__(
             native,
@@ -203,7 +204,7 @@ class Cage2VectorEnv(Cage2Games):
         autoreset_mode: see `NativeVectorEnv`.
         scenario: a scenario file in CybORG's YAML, or one that `load_scenario` has read; None for Scenario 2. Its
             observations have 4 bits for each of `hosts`, its actions are `action_names`, and it takes ``memory``
-            `"none"` and ``observe`` `"blue"` alone.
+            `"none"` or `"scan"`, here a value for each host, and ``observe`` `"blue"` alone.
         info_state: adds the true state to `info`: red_access uint8 [N, hosts] (0 none, 1 user, 2 root), red_sessions
             and processes uint8 [N, hosts] (255 stands for more), red_action int8 [N, 3] (kind, target, success); as
             `truth`.

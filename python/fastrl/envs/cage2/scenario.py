@@ -7,28 +7,31 @@ place. `docs/environments/cage2-scenarios.md` lists what may stand where.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fastrl._native import _rust
+from fastrl.utils.errors import UserError
 from fastrl.utils.names import did_you_mean
 
 MAX_BYTES = 1 << 20
 """Longer files are refused."""
-# Kinds of blue's actions, in the challenge's order.
-_KINDS = tuple(dict.fromkeys(action.split()[0] for action in _rust.CAGE2_ACTIONS))
-_RED_ACTIONS = tuple(_rust.CAGE2_RED_KINDS)
-_TENTHS = {"None": 0, "Low": 1, "Medium": 10, "High": 100}
+KINDS = tuple(dict.fromkeys(action.split()[0] for action in _rust.CAGE2_ACTIONS))
+"""Kinds of blue's actions, in the challenge's order: Sleep, Monitor, and those on hosts."""
+RED_ACTIONS = tuple(_rust.CAGE2_RED_KINDS)
+COST_TENTHS = {"None": 0, "Low": 1, "Medium": 10, "High": 100}
 _SESSION_KEYS = {"artifacts", "hostname", "name", "num_children_sessions", "parent", "type", "username"}
 _AGENT_KEYS = {"AllowedSubnets", "INT", "adversary", "actions", "agent_type", "reward_calculator_type"} | {
     "starting_sessions",
     "wrappers",
 }
 
+T = TypeVar("T")
 
-class ScenarioError(ValueError):
+
+class ScenarioError(UserError, ValueError):
     """A scenario file that cannot be read or played; the message is one line."""
 
 
@@ -41,6 +44,7 @@ class Cage2Scenario:
         subnets: names of the subnets, in the order of their first hosts.
         actions: names of blue's actions, in the order of CybORG's ``ChallengeWrapper``.
         effective_actions: indices into ``actions`` of those that can ever have an effect.
+        red_agents: names of the scripted reds that can play in it.
         native: the compiled tables.
     """
 
@@ -48,6 +52,7 @@ class Cage2Scenario:
     subnets: tuple[str, ...]
     actions: tuple[str, ...]
     effective_actions: tuple[int, ...]
+    red_agents: tuple[str, ...]
     native: _rust.Cage2Scenario
     _places: tuple[int, ...]
 
@@ -57,8 +62,8 @@ class Cage2Scenario:
 
 
 @dataclass(frozen=True)
-class _Node:
-    """A value of the file and the keys that lead to it."""
+class Node:
+    """A value of a file and the keys that lead to it."""
 
     value: Any
     place: str
@@ -69,34 +74,33 @@ class _Node:
             f"{self.place or 'the file'}: expected {expected}, got {got if len(got) <= 60 else got[:57] + '...'}"
         )
 
-    def table(self, known: set[str] | None = None) -> dict[str, _Node]:
+    def table(self, known: set[str] | None = None) -> dict[str, Node]:
         """The entries of a mapping; others than ``known`` are refused."""
         if not isinstance(self.value, Mapping):
             raise self.refuse("a mapping of names")
         for key in self.value:
             if not isinstance(key, str) or not key.isprintable() or len(key) > 60:
-                raise _Node(key, self.place).refuse("names of up to 60 characters")
+                raise Node(key, self.place).refuse("names of up to 60 characters")
         for key in self.value:
             if known is not None and key not in known:
                 raise ScenarioError(
                     f"{self.place}: expected {', '.join(sorted(known))}, got {key!r}{did_you_mean(key, known)}"
                 )
         prefix = f"{self.place}." if self.place else ""
-        return {key: _Node(value, prefix + key) for key, value in self.value.items()}
+        return {key: Node(value, prefix + key) for key, value in self.value.items()}
 
-    def item(self, key: str) -> _Node:
+    def item(self, key: str) -> Node:
         """An entry that has to be there."""
-        entries = self.table()
-        if key not in entries:
+        if not isinstance(self.value, Mapping) or key not in self.value:
             raise ScenarioError(
-                f"{self.place or 'the file'}: expected the entry {key}, it has {', '.join(entries)}"
+                f"{self.place or 'the file'}: expected the entry {key}, it has {', '.join(self.table())}"
             )
-        return entries[key]
+        return Node(self.value[key], f"{self.place}.{key}" if self.place else key)
 
-    def items(self) -> list[_Node]:
+    def items(self) -> list[Node]:
         if not isinstance(self.value, Sequence) or isinstance(self.value, str):
             raise self.refuse("a list")
-        return [_Node(value, f"{self.place}[{i}]") for i, value in enumerate(self.value)]
+        return [Node(value, f"{self.place}[{i}]") for i, value in enumerate(self.value)]
 
     def one_of(self, known: Sequence[str]) -> str:
         if not isinstance(self.value, str) or self.value not in known:
@@ -119,6 +123,15 @@ def load_scenario(path: str | Path) -> Cage2Scenario:
         ScenarioError: it cannot be read, is no YAML, or has something that the simulator does not play. The message
             names the file and the place in it.
     """
+    return read_file(path, parse_scenario)
+
+
+def read_file(path: str | Path, parse: Callable[[Any], T]) -> T:
+    """What ``parse`` makes of the content of a YAML file.
+
+    Raises:
+        ScenarioError: as of `load_scenario`.
+    """
     import yaml  # a slow import, which most games do not need
 
     try:
@@ -126,7 +139,7 @@ def load_scenario(path: str | Path) -> Cage2Scenario:
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ScenarioError(f"expected at most {MAX_BYTES:,} bytes")
-        return parse_scenario(yaml.safe_load(content))
+        return parse(yaml.safe_load(content))
     except OSError as error:
         raise ScenarioError(f"scenario {path}: {error.strerror}") from None
     except (yaml.YAMLError, RecursionError) as error:
@@ -141,7 +154,11 @@ def parse_scenario(tree: Any) -> Cage2Scenario:
     Raises:
         ScenarioError: it has something that the simulator does not play.
     """
-    root = _Node(tree, "")
+    root = Node(tree, "")
+    if "random" in root.table():
+        raise ScenarioError(
+            "random: networks that are drawn are observed by rows: take Cage2RowsVectorEnv, or --rows 16"
+        )
     root.table({"Agents", "Hosts", "Subnets"})
     hosts = root.item("Hosts").table()
     names = list(hosts)
@@ -188,12 +205,13 @@ def parse_scenario(tree: Any) -> Cage2Scenario:
             raise
         raise ScenarioError(str(error)) from None
     places = [place for kind in kinds for place in _places(kind, len(names))]
-    effective = set(native.effective_actions)
+    effective, names_of_actions = set(native.effective_actions), native.actions
     return Cage2Scenario(
         tuple(names),
         tuple(native.subnets),
-        tuple(native.actions[place] for place in places),
+        tuple(names_of_actions[place] for place in places),
         tuple(i for i, place in enumerate(places) if place in effective),
+        tuple(native.red_agents),
         native,
         tuple(places),
     )
@@ -201,22 +219,26 @@ def parse_scenario(tree: Any) -> Cage2Scenario:
 
 def _places(kind: str, hosts: int) -> list[int]:
     """Indices of the actions of a kind among all actions."""
-    i = _KINDS.index(kind)
+    i = KINDS.index(kind)
     return [i] if i < 2 else list(range(2 + (i - 2) * hosts, 2 + (i - 1) * hosts))
 
 
-def _tenths(host: _Node, key: str) -> int:
-    return _TENTHS[host.table()[key].one_of(list(_TENTHS))] if key in host.table() else _TENTHS["Low"]
+def _tenths(host: Node, key: str) -> int:
+    return (
+        COST_TENTHS[host.table()[key].one_of(list(COST_TENTHS))]
+        if key in host.table()
+        else COST_TENTHS["Low"]
+    )
 
 
-def _size(subnet: _Node) -> int:
+def _size(subnet: Node) -> int:
     size = subnet.item("Size")
     if type(size.value) is not int or not 1 <= size.value <= 1000:
         raise size.refuse("an integer from 1 to 1000")
     return size.value
 
 
-def _info(host: _Node, names: list[str]) -> tuple[list[tuple[int, bool]], list[int]]:
+def _info(host: Node, names: list[str]) -> tuple[list[tuple[int, bool]], list[int]]:
     """Hosts that an escalation shows, with True where it shows the subnet too, and those whose OTService it shows."""
     entries = host.table({"AWS_Info", "image", "info", "ConfidentialityValue", "AvailabilityValue"})
     shown, services = [], []
@@ -231,7 +253,7 @@ def _info(host: _Node, names: list[str]) -> tuple[list[tuple[int, bool]], list[i
     return shown, services
 
 
-def _access(subnet: _Node, subnets: list[str], start: str) -> str:
+def _access(subnet: Node, subnets: list[str], start: str) -> str:
     """The firewall's rule for traffic from the subnet where red starts: "open", "gated" or "closed"."""
     subnet.table({"Hosts", "NACLs", "Size"})
     rules = subnet.item("NACLs").table({*subnets, "all"})
@@ -244,12 +266,12 @@ def _access(subnet: _Node, subnets: list[str], start: str) -> str:
     return "closed" if applies is None else "open" if applies == "all" else "gated"
 
 
-def _sessions(agent: _Node) -> list[tuple[dict[str, _Node], _Node]]:
+def _sessions(agent: Node) -> list[tuple[dict[str, Node], Node]]:
     agent.table(_AGENT_KEYS)
     return [(node.table(_SESSION_KEYS), node) for node in agent.item("starting_sessions").items()]
 
 
-def _red_start(red: _Node, names: list[str], images: list[str]) -> str:
+def _red_start(red: Node, names: list[str], images: list[str]) -> str:
     sessions = _sessions(red)
     if len(sessions) != 1:
         raise red.item("starting_sessions").refuse("one session")
@@ -260,15 +282,15 @@ def _red_start(red: _Node, names: list[str], images: list[str]) -> str:
     session.item("username").one_of(["SYSTEM" if windows else "root"])
     actions = red.item("actions")
     kinds = [node.value for node in actions.items()]
-    if not all(kind in kinds for kind in _RED_ACTIONS):
-        raise actions.refuse(f"{', '.join(_RED_ACTIONS)} among them")
+    if not all(kind in kinds for kind in RED_ACTIONS):
+        raise actions.refuse(f"{', '.join(RED_ACTIONS)} among them")
     known = red.item("INT").item("Hosts")
     if known.value != {start: {"Interfaces": "All", "System info": "All"}}:
         raise known.refuse(f"All of the Interfaces and System info of {start} and of no other host")
     return start
 
 
-def _blue_kinds(blue: _Node, names: list[str]) -> list[str]:
+def _blue_kinds(blue: Node, names: list[str]) -> list[str]:
     """The kinds of blue's actions, in the order of the file."""
     blue.item("reward_calculator_type").one_of(["HybridAvailabilityConfidentiality"])
     blue.item("adversary").one_of(["Red"])
@@ -277,10 +299,10 @@ def _blue_kinds(blue: _Node, names: list[str]) -> list[str]:
         entry = known.item(name)
         for part in ("Interfaces", "System info"):
             entry.item(part).one_of(["All"])
-    return blue.item("actions").names(_KINDS)
+    return blue.item("actions").names(KINDS)
 
 
-def _blue_sessions(blue: _Node, names: list[str]) -> list[int]:
+def _blue_sessions(blue: Node, names: list[str]) -> list[int]:
     """Hosts of blue's sessions, that of the server first."""
     servers, clients = [], []
     for session, node in _sessions(blue):
@@ -304,7 +326,7 @@ def _blue_sessions(blue: _Node, names: list[str]) -> list[int]:
     return [host, *(client for _, client in clients)]
 
 
-def _green_sessions(green: _Node, names: list[str]) -> list[int]:
+def _green_sessions(green: Node, names: list[str]) -> list[int]:
     green.item("agent_type").one_of(["SleepAgent"])
     sessions = []
     for session, node in _sessions(green):

@@ -28,6 +28,7 @@ from fastrl.tasks.cage2.scores import (
 )
 from fastrl.training.comparison import Comparison, Mode, check_baseline, modes
 from fastrl.training.evaluation_options import EvaluationOptions
+from fastrl.utils.config import ConfigError
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ class Contender:
             # Episodes of all environments start with the first observation.
             states = np.zeros((env.num_envs, policy.state_size), np.float32) if policy.state_size else None
             return lambda obs: policy.act(
-                obs, deterministic, env.action_masks() if policy.needs_action_mask else None, states
+                obs.reshape(len(obs), -1),
+                deterministic,
+                env.action_masks() if policy.needs_action_mask else None,
+                states,
             )
 
         mode: Mode = "deterministic" if deterministic else "stochastic"
@@ -98,14 +102,14 @@ class Contender:
         return cls(f"baseline:{name}", "none", make_act)
 
     @classmethod
-    def from_agent(cls, path: str) -> "Contender":
+    def from_agent(cls, path: str, num_actions: int = len(ACTIONS)) -> "Contender":
         """An agent of the user's own, see `OwnAgent`; its observations are the challenge's 52 numbers, its actions the
-        indices of the challenge's 145, whose number is its action space.
+        indices of the challenge's 145, whose number is its action space. In another scenario it has that one's.
 
         Raises:
             ConfigError: there is none.
         """
-        agent = OwnAgent(path, len(ACTIONS))
+        agent = OwnAgent(path, num_actions)
 
         def make_act(env: Any, seed: int) -> Act:
             agent.start()
@@ -120,6 +124,8 @@ def evaluate(
     ruleset: Ruleset,
     episodes: int = 1000,
     seed: int = 0,
+    scenario: Path | None = None,
+    rows: int | None = None,
     **options: Any,
 ) -> Evaluation:
     """Scores a contender on ``episodes`` against each red agent over each horizon.
@@ -131,16 +137,53 @@ def evaluate(
     stochastic policy have their own stream, the same for all contenders.
 
     Args:
+        scenario: file whose network is played against the red agents that can play there, without measures beside the
+            scores; None: the challenge's own.
+        rows: that the contender observes, see `fastrl.envs.cage2.rows`; None: bits.
         options: further ones of `run_protocol`.
     """
-    options |= {"make_env": WatchedGames, "facts": WatchedGames.facts}
+    if scenario is None:
+        options |= {"make_env": WatchedGames, "facts": WatchedGames.facts}
+    else:
+        options |= _games_in(scenario) if rows is None else _games_by_rows(scenario, rows)
     cells = list(run_protocol(contender, ruleset=ruleset, episodes=episodes, seed=seed, **options))
     scores = tuple(
-        Score(red_agent, horizon, episodes, *mean_and_error(facts["return"]), defence=Defence.of(facts))
+        Score(
+            red_agent,
+            horizon,
+            episodes,
+            *mean_and_error(facts["return"]),
+            defence=Defence.of(facts) if scenario is None else None,
+        )
         for red_agent, horizon, facts in cells
     )
     returns = tuple(facts["return"] for _, _, facts in cells)
-    return Evaluation(contender.name, ruleset, seed, scores, contender.mode, contender.observe, returns)
+    name = "" if scenario is None else scenario.name
+    how = (contender.mode, contender.observe, name)
+    return Evaluation(contender.name, ruleset, seed, scores, *how, returns)
+
+
+def _games_in(path: Path) -> dict[str, Any]:
+    """Options of `run_protocol` for the network of a scenario file."""
+    from fastrl.envs.cage2.scenario import load_scenario  # what the challenge's network does not need
+
+    scenario = load_scenario(path)
+    make_env = functools.partial(Cage2VectorEnv, scenario=scenario)
+    return {"make_env": make_env, "red_agents": scenario.red_agents}
+
+
+def _games_by_rows(path: Path, rows: int) -> dict[str, Any]:
+    """Options of `run_protocol` for the networks of a scenario file, by rows."""
+    from fastrl.envs.cage2.random_scenario import load_networks
+    from fastrl.envs.cage2.rows import Cage2RowsVectorEnv
+
+    networks = load_networks(path)
+
+    def make_env(num_envs: int, *, memory: Memory, observe: Observe, **options: Any) -> Cage2RowsVectorEnv:
+        return Cage2RowsVectorEnv(num_envs, scenario=networks, rows=rows, **options)
+
+    everywhere = set.intersection(*({*network.red_agents} for network in networks))
+    return {"make_env": make_env, "red_agents": [name for name in RED_AGENTS if name in everywhere]}
 
 
 def protocol_steps(episodes: int) -> int:
@@ -263,17 +306,29 @@ class Cage2Scoring:
         return self._evaluate(Contender.from_baseline(name), options)
 
     def evaluate_agent(self, path: str, settings: Any, options: EvaluationOptions) -> Evaluation:
-        return self._evaluate(Contender.from_agent(path), options)
+        scenario = None if settings is None else settings.env.own_scenario()
+        if scenario is None:
+            return self._evaluate(Contender.from_agent(path), options)
+        contender = Contender.from_agent(path, len(scenario.actions))
+        return self._evaluate(contender, options, scenario=settings.env.scenario)
 
     def _evaluate(
-        self, contender: Contender, options: EvaluationOptions, ruleset: Ruleset = "main"
+        self,
+        contender: Contender,
+        options: EvaluationOptions,
+        ruleset: Ruleset = "main",
+        scenario: Path | None = None,
+        rows: int | None = None,
     ) -> Evaluation:
-        """Scores a contender; ``ruleset``: of the games, unless options have another."""
+        """Scores a contender; ``ruleset``: of the games, unless options have another; ``scenario`` and ``rows`` as in
+        `evaluate`."""
         return evaluate(
             contender,
             ruleset=options.ruleset or ruleset,
             episodes=options.episodes,
             seed=options.seed,
+            scenario=scenario,
+            rows=rows,
             advance=options.advance,
         )
 
@@ -281,23 +336,28 @@ class Cage2Scoring:
         return {"run": name, **dataclasses.replace(scores, contender=name).to_tree()}
 
     def show_scores(self, comparison: Comparison, console: Console) -> None:
-        by_ruleset: dict[Ruleset, list[Evaluation]] = {}
+        by_place: dict[str, list[Evaluation]] = {}
         for evaluation in _named(comparison):
-            by_ruleset.setdefault(evaluation.ruleset, []).append(evaluation)
-        for evaluations in by_ruleset.values():
+            by_place.setdefault(evaluation.place, []).append(evaluation)
+        for evaluations in by_place.values():
             if len({each.contender for each in evaluations}) == 1:
                 show(console, score_table(evaluations))
             else:
                 show(console, comparison_table(evaluations, comparison))
             console.print()
-            show(console, defence_tables(evaluations))
-            console.print()
+            if not evaluations[0].scenario:
+                show(console, defence_tables(evaluations))
+                console.print()
         print_lines(console, *(spread.line() for spread in comparison.spreads))
 
     def draw_scores(self, comparison: Comparison, path: Path) -> None:
         """Draws the measures of the contenders beside their scores, .png or .svg."""
         from fastrl.tasks.cage2.defence_figure import save_picture
 
+        if any(each.scenario for each in _named(comparison)):
+            raise ConfigError(
+                "the picture shows the hosts of the challenge: leave it out for other scenarios"
+            )
         save_picture(_named(comparison), path)
 
     def evaluation_work(self, episodes: int) -> int:

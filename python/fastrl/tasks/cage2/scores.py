@@ -51,6 +51,7 @@ class Evaluation:
     Attributes:
         mode: how it chose its actions.
         observe: "truth": it observed the true state of the game. No defender can: its scores are a bound.
+        scenario: name of the file whose network it defended; empty: the challenge's own.
         returns: of each score the returns of its episodes, float64 [E]; empty where they were not kept, as in files.
     """
 
@@ -60,16 +61,28 @@ class Evaluation:
     scores: tuple[Score, ...]
     mode: Mode = "deterministic"
     observe: Observe = "blue"
+    scenario: str = ""
     returns: tuple[NDArray[np.float64], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def total(self) -> float:
-        """Sum of the means, the challenge's final score where all nine are there."""
+        """Sum of the means, the challenge's final score where all nine are there and the network is its own."""
         return sum(score.mean for score in self.scores)
 
     @property
     def total_standard_error(self) -> float:
         return math.sqrt(sum(score.standard_error**2 for score in self.scores))
+
+    @property
+    def place(self) -> str:
+        """The ruleset and, if it is not the challenge's, the network, for titles."""
+        where = f" in {self.scenario}" if self.scenario else ""
+        return f"ruleset {self.ruleset!r}{where}"
+
+    @property
+    def published(self) -> Sequence["Published"]:
+        """The published results on the same games."""
+        return [other for other in PUBLISHED if other.ruleset == self.ruleset and not self.scenario]
 
     @property
     def mean_return(self) -> float:
@@ -100,7 +113,8 @@ class Evaluation:
         """The inverse of `to_tree`."""
         measured = ({**score, "defence": Defence.from_tree(score.get("defence"))} for score in tree["scores"])
         scores = tuple(Score(**score) for score in measured)
-        return cls(tree["contender"], tree["ruleset"], tree["seed"], scores, tree["mode"], tree["observe"])
+        names = (tree[key] for key in ("mode", "observe"))
+        return cls(tree["contender"], tree["ruleset"], tree["seed"], scores, *names, tree.get("scenario", ""))
 
     def show(self, console: Console) -> None:
         """Prints the table of scores."""
@@ -149,9 +163,9 @@ def score_table(evaluations: Sequence[Evaluation]) -> Group:
         evaluations: in different modes.
     """
     first = evaluations[0]
-    others = [other for other in PUBLISHED if other.ruleset == first.ruleset]
+    others = first.published
     beside = [other for other in others if other.scores]
-    table = Table(title=f"{first.contender} on ruleset {first.ruleset!r}")
+    table = Table(title=f"{first.contender} on {first.place}")
     table.add_column("red agent")
     table.add_column("steps", justify="right")
     for each in evaluations:
@@ -186,7 +200,7 @@ def comparison_table(evaluations: Sequence[Evaluation], comparison: Comparison) 
         comparison: with spreads and differences on this ruleset and perhaps on others.
     """
     first = evaluations[0]
-    table = Table(title=f"ruleset {first.ruleset!r}", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table = Table(title=first.place, box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("", overflow="fold")
     for red_agent, scores in itertools.groupby(first.scores, lambda score: score.red_agent):
         for i, score in enumerate(scores):
@@ -218,10 +232,9 @@ def comparison_table(evaluations: Sequence[Evaluation], comparison: Comparison) 
     if comparison.differences:
         notes.append("A - B: the mean of the differences in the same episodes ± its standard error.")
     table.add_section()
-    for other in PUBLISHED:
-        if other.ruleset == first.ruleset:
-            known = (other.scores.get((score.red_agent, score.horizon)) for score in first.scores)
-            table.add_row(other.name, *("" if it is None else fixed(it) for it in (*known, other.total)))
+    for other in first.published:
+        known = (other.scores.get((score.red_agent, score.horizon)) for score in first.scores)
+        table.add_row(other.name, *("" if it is None else fixed(it) for it in (*known, other.total)))
     return Group(table, *notes, *bounds(evaluations))
 
 
@@ -301,4 +314,11 @@ def bounds(evaluations: Sequence[Evaluation]) -> list[str]:
 
 def _notes(evaluation: Evaluation) -> str:
     episodes = evaluation.scores[0].episodes
-    return f"Means of {counted(episodes, 'episode')} each ± their standard errors; seed {evaluation.seed}."
+    note = f"Means of {counted(episodes, 'episode')} each ± their standard errors; seed {evaluation.seed}."
+    if not evaluation.scenario:
+        return note
+    played = {score.red_agent for score in evaluation.scores}
+    left_out = "".join(
+        f" {title} cannot play there." for red, title in RED_TITLES.items() if red not in played
+    )
+    return f"{note} The network is that of {evaluation.scenario}: no scores of the challenge.{left_out}"

@@ -3,14 +3,17 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices, red_mix
 from fastrl.envs.cage2.memory import Memory, Observe, Ruleset
 from fastrl.tasks.preset_file import PresetFile
-from fastrl.utils.config import Setting, section
+from fastrl.utils.config import ConfigError, Setting, section
+
+if TYPE_CHECKING:
+    from fastrl.envs.cage2.scenario import Cage2Scenario
 
 
 def parse_red_agent(value: Any) -> str:
@@ -114,15 +117,63 @@ class GameConfig:
         }
 
 
+NumGames = Annotated[
+    int,
+    Field(ge=1, le=1_000_000, description="games that are stepped together"),
+    Setting(option="--num-envs"),
+]
+
+
 @section
 class EnvConfig(GameConfig):
     """CAGE Challenge 2, see fastrl.envs.Cage2VectorEnv."""
 
-    num_envs: Annotated[
-        int,
-        Field(ge=1, le=1_000_000, description="games that are stepped together"),
-        Setting(option="--num-envs"),
-    ] = 256
+    num_envs: NumGames = 256
+    scenario: Annotated[
+        Path | None,
+        AfterValidator(lambda path: path and path.absolute()),
+        Field(
+            description="a scenario file in CybORG's YAML that is played in place of the challenge's network"
+        ),
+        Setting(option="--scenario"),
+    ] = None
+    rows: Annotated[
+        int | None,
+        Field(
+            ge=2,
+            le=32,
+            description="with a scenario: the defender observes so many rows, one for each host, and acts on rows, as"
+            " fastrl.envs.cage2.rows says, for networks of several sizes; none: bits of the hosts of one network",
+        ),
+        Setting(option="--rows"),
+    ] = None
+
+    def own_scenario(self) -> "Cage2Scenario | None":
+        """The scenario of the file; None without one.
+
+        Raises:
+            ScenarioError: it cannot be read or played.
+        """
+        if self.scenario is None:
+            return None
+        from fastrl.envs.cage2.scenario import load_scenario  # what the challenge's network does not need
+
+        return load_scenario(self.scenario)
+
+    def options(self) -> dict[str, Any]:
+        options, own = super().options(), {"scenario": str(self.scenario)}
+        if self.rows is None:
+            return options if self.scenario is None else options | own
+        if self.scenario is None:
+            raise ConfigError("--rows is for networks of a scenario file: name one with --scenario")
+        if self.memory in ("decoys", "full") or self.observe != "blue" or isinstance(self.actions, tuple):
+            raise ConfigError(
+                "--rows has rows of its own: env.memory should be scan or none, env.observe blue, env.actions effective"
+                " or none"
+            )
+        for name in ("memory", "observe", "actions"):
+            del options[name]
+        return options | own | {"rows": self.rows}
 
 
 PRESETS = PresetFile(Path(__file__).with_name("presets.toml"))

@@ -73,7 +73,8 @@ class Cage2Task(Cage2Scoring, Task):
         return dataclasses.replace(config, **changes)
 
     def env_spec(self, settings: Any) -> EnvSpec:
-        return EnvSpec("fastrl/Cage2-v0", settings.env.options())
+        name = "Cage2" if settings.env.rows is None else "Cage2Rows"
+        return EnvSpec(f"fastrl/{name}-v0", settings.env.options())
 
     def episode_info(self, settings: Any) -> Sequence[str]:
         return ("red_agent",)
@@ -96,7 +97,12 @@ class Cage2Task(Cage2Scoring, Task):
         return [ReturnsByRedAgent()]
 
     def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
-        return {"actions": list(action_indices(settings.env.actions)), "num_actions": len(ACTIONS)}
+        if settings.env.rows is not None:
+            num_actions = _row_sizes(settings.env.rows)[1]
+            return {"actions": list(range(num_actions)), "num_actions": num_actions}
+        scenario = settings.env.own_scenario()
+        num_actions = len(ACTIONS if scenario is None else scenario.actions)
+        return {"actions": list(action_indices(settings.env.actions, scenario)), "num_actions": num_actions}
 
     def check_weights(self, state: Mapping[str, Any], settings: Any) -> None:
         if state["actions"] != self.checkpoint_facts(settings)["actions"]:
@@ -108,17 +114,26 @@ class Cage2Task(Cage2Scoring, Task):
 
         policy = Policy(dict(state), device=options.device, seed=options.seed)
         contender = Contender.from_policy(policy, "the policy", deterministic=options.mode == "deterministic")
-        return self._evaluate(contender, options, settings.env.ruleset)
+        where = (settings.env.scenario, settings.env.rows)
+        return self._evaluate(contender, options, settings.env.ruleset, *where)
 
     def agent_films(self, path: str, settings: Any) -> Films:
         """See `Task.agent_films`; the agent observes and acts as `Contender.from_agent` says."""
         from fastrl.play.film import agent_films
 
         options = {**settings.env.options(), "memory": "none", "observe": "blue", "actions": None}
-        return agent_films(path, EnvSpec("fastrl/Cage2-v0", options), self.play_steps(settings), len(ACTIONS))
+        num_actions = self.checkpoint_facts(settings)["num_actions"]
+        return agent_films(path, EnvSpec("fastrl/Cage2-v0", options), self.play_steps(settings), num_actions)
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Evaluation:
         return Evaluation.from_tree(tree)
+
+
+def _row_sizes(rows: int) -> tuple[int, int]:
+    """Numbers of an observation, and of actions, of games by rows."""
+    from fastrl.envs.cage2.rows import ROW, num_actions  # what other games do not need
+
+    return rows * len(ROW), num_actions(rows)
 
 
 def _check_memory(settings: Any, algorithm: Any) -> None:
@@ -127,8 +142,14 @@ def _check_memory(settings: Any, algorithm: Any) -> None:
     Raises:
         TrainError
     """
-    obs_dim = len(observation_names(settings.env.memory, settings.env.observe))
-    num_actions = len(action_indices(settings.env.actions))
+    if settings.env.rows is not None:
+        obs_dim, num_actions = _row_sizes(settings.env.rows)
+    else:
+        scenario = settings.env.own_scenario()
+        obs_dim = len(observation_names(settings.env.memory, settings.env.observe))
+        if scenario is not None:
+            obs_dim = 5 * len(scenario.hosts)
+        num_actions = len(action_indices(settings.env.actions, scenario))
     # Bytes of a step: an observation, perhaps a mask, and ten numbers.
     row = 4 * obs_dim + (num_actions if getattr(algorithm, "action_masks", False) else 0) + 40
     sizes = [obs_dim, *getattr(algorithm, "hidden", ()), num_actions]

@@ -144,6 +144,10 @@ def frozen_blue(run: str, state: dict[str, Any]) -> Opponent:
 
     if state.get("kind") != "cage2":
         raise CheckpointError(f"{run} is a run of {state.get('kind')}: expected one of cage2 or cage2-game")
+    if env.get("scenario", "none") != "none":
+        raise CheckpointError(
+            f"{run}: its blue defends the network of {env['scenario']}, not the challenge's"
+        )
     policy = policy_of(Path(run), state)
     return PolicyOpponent.from_policy(policy, _BLUE, columns=policy.obs_dim)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fastrl.tasks.cage2 import settings as cage2_settings
+from fastrl.tasks.cage2.settings import GameConfig, NumGames
 from fastrl.tasks.opponents import DrawConfig
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
@@ -14,9 +14,10 @@ Side = Literal["both", "blue", "red"]
 
 
 @section
-class EnvConfig(DrawConfig, cage2_settings.EnvConfig):
+class EnvConfig(DrawConfig, GameConfig):
     """CAGE Challenge 2 between blue and red, see fastrl.envs.Cage2GameVectorEnv."""
 
+    num_envs: NumGames = 256
     side: Annotated[
         Side,
         Field(description="the side that learns; against blue or red alone opponents play the other"),

@@ -1,4 +1,4 @@
-//! Blue's memory of an episode of Scenario 2: values after the 52 bits of an observation that depend on the bits and on
+//! Blue's memory of an episode: in Scenario 2 values after the 52 bits of an observation that depend on the bits and on
 //! blue's own actions alone, and the actions that may have an effect as far as blue knows.
 //!
 //! [`Layout`] names how many of them an observation has. Each layout is a prefix of the next:
@@ -13,6 +13,8 @@
 //!
 //! The age of an event on a host is 1 / (1 + steps since the last one), 0 if there was none; the count is that of the
 //! episode, at most 10, divided by 10. An action could have an effect if its entry of the action mask was 1 before it.
+//!
+//! Other scenarios have the layouts None and Scan alone, the latter with a value for every host.
 
 use std::collections::TryReserveError;
 
@@ -22,7 +24,7 @@ use super::Ruleset;
 use super::blue::{BlueAction, NUM_ACTIONS};
 use super::scenario::{DECOYS, DEFENDER, Host, Hosts, IMAGES, NUM_HOSTS, Ports};
 use super::tables::Scenario;
-use super::view::write_bits;
+use super::view::{WORD_HOSTS, write_bits};
 use crate::env::ensure;
 use crate::memory::{arrays, ask_for};
 
@@ -322,8 +324,13 @@ impl BlueMemory {
     /// Refuses decoded values that no episode has at that time, in a network with these ports; the error says why.
     pub(super) fn check(&self, layout: Layout, time: u32, ports: &[Ports], scenario: &Scenario) -> Result<(), String> {
         let Self { scanned, scanned_last, standing, time: own_time, history } = self;
-        let scans = scanned & !SCANNED == 0 && scanned_last & !scanned == 0 && (*scanned == 0) == (*scanned_last == 0);
+        let hosts = if scenario.is_scenario2() { scanned & !SCANNED == 0 } else { scenario.are_hosts(*scanned) };
+        let scans = hosts && scanned_last & !scanned == 0 && (*scanned == 0) == (*scanned_last == 0);
         ensure(scans, "blue's memory of scans is impossible")?;
+        if !scenario.is_scenario2() {
+            let scans_alone = *standing == 0 && *own_time == 0 && history.is_none();
+            return ensure(scans_alone, "blue's memory has more than scans");
+        }
         let known = standing >> NUM_DECOYS == 0
             && ports[..NUM_HOSTS].iter().enumerate().all(|(host, &open)| self.ports(host, scenario) == open);
         ensure(known, "blue's memory has other decoys than the network")?;
@@ -355,10 +362,7 @@ impl BlueMemory {
             return;
         }
         let scans = hosts_of(first & !second);
-        if scans & SCANNED != 0 {
-            self.scanned_last = scans & SCANNED;
-            self.scanned |= self.scanned_last;
-        }
+        self.note_scanned(scans & SCANNED);
         if let Some(history) = &mut self.history {
             for (event, mut hosts) in [(EVENT_SCAN, scans), (EVENT_EXPLOIT, hosts_of(first & second))] {
                 while hosts != 0 {
@@ -369,11 +373,30 @@ impl BlueMemory {
         }
     }
 
+    /// Notes the scans among the bits of an observation of any hosts, [`WORD_HOSTS`] a word.
+    pub(super) fn note_scans(&mut self, words: [u64; 2]) {
+        const FIRST: u64 = 0x1111_1111_1111_1111;
+        let [low, high] = words.map(|bits| hosts_of(bits & FIRST & !(bits >> 1)));
+        self.note_scanned(low | high << WORD_HOSTS);
+    }
+
+    fn note_scanned(&mut self, scans: Hosts) {
+        if scans != 0 {
+            self.scanned_last = scans;
+            self.scanned |= scans;
+        }
+    }
+
+    /// 0 for a host that was never scanned, 1 for one that was, 2 for one that was scanned last.
+    pub(super) fn scan_mark(&self, host: Host) -> f32 {
+        f32::from((self.scanned >> host & 1) as u8 + (self.scanned_last >> host & 1) as u8)
+    }
+
     /// Writes the values of the layout that it was made for.
     pub fn write(&self, layout: Layout, values: &mut [f32]) {
         if layout >= Layout::Scan {
             for (value, host) in values.iter_mut().zip(SCAN_HOSTS) {
-                *value = f32::from((self.scanned >> host & 1) as u8 + (self.scanned_last >> host & 1) as u8);
+                *value = self.scan_mark(host);
             }
         }
         if layout >= Layout::Decoys {

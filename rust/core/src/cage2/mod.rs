@@ -18,6 +18,7 @@ pub mod red_agents;
 pub mod red_view;
 pub mod render;
 pub mod replay;
+pub mod rows;
 pub mod scenario;
 pub mod seeded_source;
 mod source;
@@ -66,7 +67,7 @@ impl Ruleset {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Memory, truth and games of two agents are for Scenario 2 alone.
+    /// Truth, games of two agents and more memory than of scans are for Scenario 2 alone.
     pub scenario: Arc<Scenario>,
     /// Red agents with the chance of each to play an episode; the chances add up to 1.
     pub red: Vec<(RedKind, f64)>,
@@ -84,7 +85,11 @@ pub struct Config {
 impl Config {
     /// Length of the challenge's observation with the values of blue's memory and of the true state.
     pub fn obs_len(&self) -> usize {
-        self.num_bits() + self.memory.len() + if self.truth { truth::LEN } else { 0 }
+        self.num_bits() + self.memory_len() + if self.truth { truth::LEN } else { 0 }
+    }
+
+    fn memory_len(&self) -> usize {
+        if self.scenario.is_scenario2() || self.memory.is_empty() { self.memory.len() } else { self.scenario.len() }
     }
 
     /// Bits of the challenge's observation.
@@ -101,7 +106,13 @@ impl Config {
     pub fn observe(&self, episode: &Episode<SeededSource>, obs: &mut [f32]) {
         let (bits, values) = obs.split_at_mut(self.num_bits());
         episode.view.write(bits);
-        episode.memory.write(self.memory, values);
+        if self.scenario.is_scenario2() {
+            episode.memory.write(self.memory, values);
+        } else {
+            for (host, value) in values.iter_mut().enumerate() {
+                *value = episode.memory.scan_mark(host);
+            }
+        }
         if self.truth {
             truth::write(episode, &mut values[self.memory.len()..]);
         }
@@ -157,9 +168,7 @@ impl Config {
         let plays = self.red.iter().any(|(kind, _)| *kind == agent.kind());
         ensure(plays || phase == Phase::NeverReset, "its red agent is none of the options")?;
         view.check(scenario)?;
-        if scenario.is_scenario2() {
-            memory.check(self.memory, *time, &network.ports, scenario)?;
-        }
+        memory.check(self.memory, *time, &network.ports, scenario)?;
         ensure(
             *time < self.episode_length || phase == Phase::Ended && *time == self.episode_length,
             "the time is beyond the episode",
@@ -308,6 +317,8 @@ impl<D: RandomSource> Episode<D> {
         view.monitor(traces, blue);
         if scenario.is_scenario2() {
             memory.update(action, view.bits(), scenario.ruleset);
+        } else {
+            memory.note_scans(view.words());
         }
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);

@@ -53,8 +53,8 @@ impl View {
         self.bits
     }
 
-    /// The bits of the host, lowest.
-    fn of(&self, host: Host) -> u64 {
+    /// The bits of the host and of those after it, its own lowest.
+    pub(super) fn of(&self, host: Host) -> u64 {
         self.bits[host / WORD_HOSTS] >> (4 * (host % WORD_HOSTS))
     }
 
