@@ -220,7 +220,6 @@ def test_every_setting_of_text_or_a_path_is_marked_or_listed_as_harmless() -> No
         ("cage2", "env.red_agent"),  # three names
         ("cage2", "env.scenario"),  # a file that names hosts
         ("cage2-game", "env.red_agent"),
-        ("cage2-game", "env.opponents"),  # checkpoints
         ("cage2-workflow", "env.red_agent"),
         ("cage4", "env.rules"),
         ("cage2-workflow", "search.workflow"),  # five names

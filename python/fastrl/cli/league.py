@@ -4,7 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fastrl.cli.arguments import Arg, Count, Name, Picture, at_least, check_folders, command, write_found
+from fastrl.cli.arguments import (
+    Arg,
+    Count,
+    Name,
+    Picture,
+    at_least,
+    check_folders,
+    command,
+    import_from_here,
+    write_found,
+)
 from fastrl.runs.curves import SUFFIXES
 from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
@@ -14,7 +24,10 @@ from fastrl.utils.progress import Progress, load_torch
 def league(
     arguments: list[str],
     defenders: Annotated[
-        Sequence[Name], Arg("runs of cage2, or of blue in cage2-game, or checkpoint files", "DEFENDER")
+        Sequence[Name],
+        Arg(
+            "runs of cage2, or of blue in cage2-game, checkpoint files, or agents: my_agent:Agent", "DEFENDER"
+        ),
     ],
     *,
     attackers: Annotated[
@@ -31,6 +44,8 @@ def league(
     the defenders' returns, ratings of both by Nash averaging, and for each defender the opponents to train it against,
     with priorities by what they cost it (prioritised fictitious self-play)."""
     check_folders(json, figure)
+    for name in defenders:
+        import_from_here(name)
     load_torch(arguments)
     from fastrl.tasks.cage2_game.league import league as play_league
 

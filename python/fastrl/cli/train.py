@@ -467,7 +467,8 @@ def _train(command: Command) -> int:
     options, task = command.options, command.task
     # Options of environments are texts "name=value".
     changes = command.changes
-    for text in (changes.get("env.id"), changes.get("env.reward"), *(changes.get("env.options") or ())):
+    several = (*(changes.get("env.options") or ()), *(changes.get("env.opponents") or ()))
+    for text in (changes.get("env.id"), changes.get("env.reward"), *several):
         import_from_here(text, trust=options.trust)
     if options.print_config:
         print(f'kind = "{task.name}"\n\n{to_toml(command.settings())}', end="")

@@ -80,6 +80,12 @@ def imports_modules(names: tuple[str, ...], values: Values) -> str:
     return next((would for name in names if (would := imports_algorithm(name, values))), "")
 
 
+def imports_agents(names: tuple[str, ...], values: Values) -> str:
+    """Describes what names of opponents do: ``module:Class``, perhaps with a weight after it, imports the module."""
+    found = next((name for name in names if _IMPORT_PATH.match(name)), None)
+    return "" if found is None else f"import the module of the agent {_shown(repr(found))}"
+
+
 def imports_network(path: str | None, values: Values) -> str:
     """Describes what the import path of a network does: it imports the module."""
     return "" if path is None else f"import {_shown(repr(path))}"

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from fastrl.envs.cage2.env import RED_AGENTS
 from fastrl.envs.cage2.game import AGENTS, Cage2GameVectorEnv
-from fastrl.envs.cage2.memory import MEMORIES
 from fastrl.envs.opponents import Opponent, Turn
 from fastrl.play.play import team_seeds
 from fastrl.runs.metrics import fixed
-from fastrl.tasks.cage2_game.opponents import ScriptedRed, frozen_blue, frozen_red, memory_of
+from fastrl.tasks.cage2_game.opponents import ScriptedRed, blues, frozen_red
 from fastrl.training.opposed_spec import policy_state
 from fastrl.utils.seeding import agent_streams
 from fastrl.utils.tables import print_lines, show
@@ -160,7 +159,7 @@ def league(
     """Plays each defender against each attacker; all take their most probable actions.
 
     Args:
-        defenders: runs, as `frozen_blue` takes them.
+        defenders: runs and agents, as `blues` takes them.
         attackers: names of scripts and runs, as `frozen_red` takes them.
         episodes: of each pair, from the same seeds for all.
         advance: called with 1 after each pair.
@@ -168,14 +167,12 @@ def league(
     Raises:
         CheckpointError: a run has no such side.
     """
-    states = [policy_state(run) for run in defenders]
-    blues = [frozen_blue(run, state) for run, state in zip(defenders, states, strict=True)]
-    memory = max(map(memory_of, states), key=MEMORIES.index)
+    frozen, memory = blues(defenders)
     returns, errors = np.zeros((2, len(defenders), len(attackers)))
     for column, name in enumerate(attackers):
         is_script = name in RED_AGENTS
         red: Opponent = ScriptedRed() if is_script else frozen_red(name, policy_state(name))
-        for row, blue in enumerate(blues):
+        for row, blue in enumerate(frozen):
             game = Cage2GameVectorEnv(
                 episodes,
                 ruleset=ruleset,  # type: ignore[arg-type]

@@ -13,11 +13,12 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl.collectors.team_spec import CompiledTeamSpec
-from fastrl.envs.cage2.env import RED_AGENTS, action_indices
+from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices
 from fastrl.envs.cage2.game import AGENTS, RED_ACTIONS, RED_VIEW, Cage2GameVectorEnv
 from fastrl.envs.cage2.memory import MEMORIES, Memory, observation_names
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.opponents import Opponent, OpponentVectorEnv, Turn
+from fastrl.play.own_agent import OwnAgent, is_agent
 from fastrl.runs.checkpoint import CheckpointError
 from fastrl.tasks.cage2_game.settings import Side
 from fastrl.training.opposed_spec import policy_state, weighted
@@ -39,14 +40,54 @@ class ScriptedRed:
         return red[turn.mine.reshape(-1, len(AGENTS))[:, _RED]]
 
 
+class OwnBlue:
+    """Plays blue by agents of the user's own, one for each game; see `OwnAgent`.
+
+    They see the challenge's 52 bits, and choose among its 145 actions.
+
+    Args:
+        path: import path.
+
+    Raises:
+        ConfigError, HookError: it is no agent.
+    """
+
+    state_size = 0
+
+    def __init__(self, path: str) -> None:
+        self._path, self._agents = path, [OwnAgent(path, len(ACTIONS))]
+
+    def act(self, turn: Turn) -> NDArray[np.int64]:
+        """See `Opponent.act`.
+
+        Raises:
+            HookError: an agent raised.
+            ConfigError: it chose no action of the challenge.
+        """
+        while len(self._agents) < turn.env.num_envs:
+            self._agents.append(OwnAgent(self._path, len(ACTIONS)))
+        return np.array([self._action(turn, row) for row in np.flatnonzero(turn.mine)], np.int64)
+
+    def _action(self, turn: Turn, row: int) -> int:
+        agent = self._agents[row // len(AGENTS)]
+        if turn.steps[row] == 0:
+            agent.start()
+        chosen = agent.act(turn.obs[row, : len(observation_names("none"))].copy())
+        if not isinstance(chosen, int | np.integer) or not 0 <= chosen < len(ACTIONS):
+            raise ConfigError(
+                f"agent {self._path}: expected an action from 0 to {len(ACTIONS) - 1}, got {chosen!r}"
+            )
+        return int(chosen)
+
+
 @dataclass(frozen=True)
 class GameSpec(CompiledTeamSpec):
     """A spec of games.
 
     Attributes:
         side: that learns.
-        opponents: names of scripts of red and run directories, perhaps with `weighted` weights; empty: for blue the
-            scripts that the options name.
+        opponents: names of scripts of red, run directories and import paths of agents of blue, perhaps with `weighted`
+            weights; empty: for blue the scripts that the options name.
     """
 
     side: Side = "both"
@@ -105,9 +146,7 @@ class GameSpec(CompiledTeamSpec):
                 raise ConfigError(
                     f"opponents: expected run directories of blue, got {', '.join(scripts) or 'none'}"
                 )
-            states = [(run, policy_state(run)) for run in runs]
-            memory = max((memory_of(state) for _, state in states), key=MEMORIES.index)
-            opponents = [frozen_blue(run, state) for run, state in states]
+            opponents, memory = blues(runs)
             return opponents, {"memory": memory, "actions": None, "observe": "blue"}
         if scripts or not runs:
             opponents.append(ScriptedRed())
@@ -120,6 +159,17 @@ class GameSpec(CompiledTeamSpec):
 def memory_of(state: Mapping[str, Any]) -> Memory:
     memory: Memory = state["config"]["env"].get("memory", "none")
     return memory
+
+
+def blues(names: Sequence[str]) -> tuple[list[Opponent], Memory]:
+    """Frozen defenders, and the least memory of games in which all of them can play.
+
+    Args:
+        names: runs, as `frozen_blue` takes them, and import paths of agents, as `OwnBlue` does.
+    """
+    states = {name: policy_state(name) for name in names if not is_agent(name)}
+    found = [frozen_blue(name, states[name]) if name in states else OwnBlue(name) for name in names]
+    return found, max(map(memory_of, states.values()), key=MEMORIES.index, default="none")
 
 
 def frozen_blue(run: str, state: dict[str, Any]) -> Opponent:

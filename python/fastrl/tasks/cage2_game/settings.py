@@ -9,6 +9,7 @@ from fastrl.tasks.cage2.settings import GameConfig, NumGames
 from fastrl.tasks.opponents import DrawConfig
 from fastrl.tasks.preset_file import PresetFile
 from fastrl.utils.config import Setting, section
+from fastrl.utils.trust import Reach, imports_agents
 
 Side = Literal["both", "blue", "red"]
 
@@ -27,9 +28,10 @@ class EnvConfig(DrawConfig, GameConfig):
         tuple[str, ...],
         Field(
             description="of the side that learns, one drawn for each episode: run directories, of cage2 as blue or of"
-            " cage2-game, and for blue bline, meander or sleep, each perhaps with a weight, as runs/a:0.5; empty: for"
-            " blue red_agent's"
+            " cage2-game, for red agents such as my_agent:Agent, for blue bline, meander or sleep, each perhaps with a"
+            " weight, as runs/a:0.5; empty: for blue red_agent's"
         ),
+        Reach(imports_agents),
         Setting(option="--opponents"),
     ] = ()
     num_threads: Annotated[
