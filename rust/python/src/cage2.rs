@@ -90,7 +90,7 @@ impl Options<'_> {
             return refuse(format!("actions: expected indices from 0 to {last}, got {actions:?}"));
         }
         let kinds = red_agents.iter().map(|name| red_from_name(name)).collect::<PyResult<Vec<_>>>()?;
-        if let Some(why) = kinds.iter().find_map(|&kind| scenario.cannot_play(kind)) {
+        if let Some(why) = kinds.iter().find_map(|kind| kind.cannot_play(&scenario)) {
             return refuse(format!("red_agent: {why}"));
         }
         if !scenario.is_scenario2() && (!matches!(memory, "none" | "scan") || observe != "blue") {

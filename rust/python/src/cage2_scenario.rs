@@ -100,7 +100,7 @@ impl Cage2Scenario {
     #[getter]
     fn red_agents(&self) -> Vec<&str> {
         let kinds = RedKind::ALL.iter().zip(RedKind::NAMES);
-        kinds.filter(|(kind, _)| self.tables.cannot_play(**kind).is_none()).map(|(_, name)| name).collect()
+        kinds.filter(|(kind, _)| kind.cannot_play(&self.tables).is_none()).map(|(_, name)| name).collect()
     }
 
     #[getter]

@@ -22,6 +22,15 @@ impl RedKind {
     pub const ALL: [Self; 3] = [Self::BLine, Self::Meander, Self::Sleep];
     pub const NAMES: [&str; 3] = ["bline", "meander", "sleep"];
 
+    /// Why it cannot play in the scenario, if it cannot.
+    pub fn cannot_play(self, scenario: &Scenario) -> Option<&str> {
+        match self {
+            Self::BLine => scenario.entries.as_ref().err().map(String::as_str),
+            Self::Meander => scenario.nearest.as_ref().err().map(String::as_str),
+            Self::Sleep => None,
+        }
+    }
+
     pub fn new_agent(self) -> RedAgent {
         match self {
             Self::BLine => RedAgent::BLine(BLine::default()),

@@ -6,7 +6,6 @@ use std::sync::{Arc, LazyLock};
 
 use super::Ruleset;
 use super::blue_action::{BlueAction, num_actions};
-use super::red_agents::RedKind;
 use super::scenario::{
     AVAILABILITY_TENTHS, CONFIDENTIALITY_TENTHS, DECOYS, DEFENDER, ENTERPRISE0, ENTERPRISE1, ENTERPRISE2, Exploit,
     HOST_NAMES, Host, Hosts, IMAGE_KINDS, Image, MENDED_IMAGE_KINDS, OP_SERVER0, Ports, SUBNET_NAMES, Subnet, USER0,
@@ -276,15 +275,6 @@ impl Scenario {
             is_scenario2: false,
             hosts,
         })
-    }
-
-    /// Why the red agent cannot play here, if it cannot.
-    pub fn cannot_play(&self, red: RedKind) -> Option<&str> {
-        match red {
-            RedKind::BLine => self.entries.as_ref().err().map(String::as_str),
-            RedKind::Meander => self.nearest.as_ref().err().map(String::as_str),
-            RedKind::Sleep => None,
-        }
     }
 
     /// The same network by another ruleset that has the same images, as all but [`Ruleset::PlusPlus`] have.
