@@ -113,8 +113,9 @@ class Evaluation:
         """The inverse of `to_tree`."""
         measured = ({**score, "defence": Defence.from_tree(score.get("defence"))} for score in tree["scores"])
         scores = tuple(Score(**score) for score in measured)
-        names = (tree[key] for key in ("mode", "observe"))
-        return cls(tree["contender"], tree["ruleset"], tree["seed"], scores, *names, tree.get("scenario", ""))
+        contender, ruleset, seed = tree["contender"], tree["ruleset"], tree["seed"]
+        mode, observe, scenario = tree["mode"], tree["observe"], tree.get("scenario", "")
+        return cls(contender, ruleset, seed, scores, mode, observe, scenario)
 
     def show(self, console: Console) -> None:
         """Prints the table of scores."""
