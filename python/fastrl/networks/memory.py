@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,46 @@ _GATES = {"gru": 3, "lstm": 4}
 LONGEST_MEMORY = 128
 
 
+class Unrolls:
+    """Outputs of memories along sequences, whose weights are equal and do not change: the same sequences are run along
+    once.
+
+    Args:
+        learns: gradients are wanted, of each graph by a single backward pass; False: no outputs have any.
+    """
+
+    def __init__(self, learns: bool) -> None:
+        self._learns = learns
+        self._steps: PackedSequence | None = None
+        self._outputs = torch.empty(0)
+
+    def along(self, steps: PackedSequence, run: Callable[[], Tensor]) -> Tensor:
+        """What ``run`` gives along the steps, float [P, size]."""
+        has_gradients = self._learns and torch.is_grad_enabled()
+        if self._steps is not steps or (has_gradients and not self._outputs.requires_grad):
+            # Outputs that are first asked for without gradients serve those who want them later.
+            with torch.set_grad_enabled(self._learns):
+                self._steps, self._outputs = steps, run()
+        outputs = self._outputs
+        if has_gradients:
+            self._outputs = outputs.detach()
+        return outputs
+
+
+@contextmanager
+def unrolled_once(learns: bool, *networks: Any) -> Iterator[None]:
+    """While it lasts, networks whose memories are equal share `Unrolls`; those without a memory are left alone."""
+    memories: list[Memory] = [each.memory for each in networks if getattr(each, "memory", None) is not None]
+    unrolls = Unrolls(learns)
+    for memory in memories:
+        memory.unrolls = unrolls
+    try:
+        yield
+    finally:
+        for memory in memories:
+            memory.unrolls = None
+
+
 class Memory(nn.Module):
     """A GRU (Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014) or an LSTM (Hochreiter and
     Schmidhuber, "Long short-term memory", 1997), with the equations and parameters of PyTorch's.
@@ -39,7 +80,10 @@ class Memory(nn.Module):
 
     Attributes:
         state_size: length of a state: the outputs of the last step, then an LSTM's cell.
+        unrolls: what `along` has run along; None: each call runs.
     """
+
+    unrolls: Unrolls | None = None
 
     def __init__(self, kind: MemoryKind, inputs: int, size: int, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -95,12 +139,16 @@ class Memory(nn.Module):
             outputs, after = self(encode(steps.data), steps.batch_sizes, states[steps.sorted_indices])
             return outputs, after[steps.unsorted_indices]
 
-        states = obs.states
-        if obs.burn_in is not None:
-            _, after = run(obs.burn_in, states[obs.burnt])
-            # Under no_grad() autocast would keep converted weights without gradients for the steps.
-            states = states.index_copy(0, obs.burnt, after.detach())
-        return run(obs.steps, states)[0][obs.places]
+        def outputs() -> Tensor:
+            states = obs.states
+            if obs.burn_in is not None:
+                _, after = run(obs.burn_in, states[obs.burnt])
+                # Under no_grad() autocast would keep converted weights without gradients for the steps.
+                states = states.index_copy(0, obs.burnt, after.detach())
+            return run(obs.steps, states)[0]
+
+        found = outputs() if self.unrolls is None else self.unrolls.along(obs.steps, outputs)
+        return found[obs.places]
 
     def _run(self, features: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         parameters: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
