@@ -68,9 +68,10 @@ class Memory(nn.Module):
     """A GRU (Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014) or an LSTM (Hochreiter and
     Schmidhuber, "Long short-term memory", 1997), with the equations and parameters of PyTorch's.
 
-    Weights are orthogonal. Biases make a fresh unit remember for 1 to `LONGEST_MEMORY` steps, each unit for another
-    time (Tallec and Ollivier, "Can recurrent neural networks warp time?", 2018, draw such times at random): gradients
-    would not reach further back than a few steps otherwise.
+    Weights are orthogonal; those of fewer inputs than outputs are larger, with a mean square of 1 of the norms of rows.
+    Biases make a fresh unit remember for 1 to `LONGEST_MEMORY` steps, each unit for another time (Tallec and Ollivier,
+    "Can recurrent neural networks warp time?", 2018, draw such times at random): gradients would not reach further back
+    than a few steps otherwise.
 
     Args:
         kind: "gru" or "lstm".
@@ -95,7 +96,9 @@ class Memory(nn.Module):
         self.bias_ih = nn.Parameter(torch.empty(gates))
         self.bias_hh = nn.Parameter(torch.empty(gates))
         if not self.weight_ih.is_meta:
-            nn.init.orthogonal_(self.weight_ih, generator=generator)
+            # With columns of norm 1 few inputs, such as those of an observation, would hardly reach the gates.
+            gain = math.sqrt(gates / inputs) if inputs < size else 1.0
+            nn.init.orthogonal_(self.weight_ih, gain, generator=generator)
             nn.init.orthogonal_(self.weight_hh, generator=generator)
             nn.init.zeros_(self.bias_ih)
             nn.init.zeros_(self.bias_hh)
