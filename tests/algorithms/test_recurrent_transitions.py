@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from test_memory_learners import Ends
 from torch import nn
 
 import fastrl
-from fastrl.algorithms import SAC, TD3
+from fastrl.algorithms import SAC, TD3, dqn, off_policy
 from fastrl.algorithms.dqn import DQN
 from fastrl.algorithms.dqn_settings import DQNConfig
 from fastrl.algorithms.protocol import Problem
@@ -20,10 +21,12 @@ from fastrl.algorithms.sac_settings import SACConfig, TD3Config
 from fastrl.collectors.protocol import Plan
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.envs.spec import as_spec
+from fastrl.networks.memory import Memory
 from fastrl.replay import Replay
 from fastrl.replay.recurrent import RecurrentSampler, state_fields
 from fastrl.sources.transitions import store_fragment
 from fastrl.utils.errors import UserError
+from fastrl.utils.ranks import Ranks
 from fastrl.utils.timer import Stopwatch
 
 CONFIGS: dict[Any, Any] = {DQN: DQNConfig, SAC: SACConfig, TD3: TD3Config}
@@ -37,11 +40,12 @@ CASES = [
 ]
 
 
-def play_of(kind: Any, actions: str, **options: Any) -> Any:
+def play_of(kind: Any, actions: str, shards: int = 0, **options: Any) -> Any:
     """A learner, and a replay of the steps that it has taken, with the history of each observation: all those of its
     episode up to it."""
     env = Ends(actions)
-    problem = Problem(env.observation_space, env.action_space, 2, total_timesteps=10_000, seed=2)
+    ranks = Ranks(shards=shards)
+    problem = Problem(env.observation_space, env.action_space, 2, total_timesteps=10_000, seed=2, ranks=ranks)
     learner = kind(CONFIGS[kind](**SMALL | options), problem)
     plan = Plan(
         as_spec(Ends, actions=actions),
@@ -204,6 +208,52 @@ def test_critics_learn_the_memory_and_the_policy_shares_it(kind: Any) -> None:
     assert not torch.equal(learner.critics.memory.weight_hh, before)
     assert torch.equal(learner.policy.memory.weight_hh, learner.critics.memory.weight_hh)
     assert not torch.equal(learner.targets.memory.weight_hh, before)
+
+
+@pytest.mark.parametrize("shards", [0, 2])
+@pytest.mark.parametrize(
+    ("kind", "actions", "options", "unrolls"),
+    [
+        # The online network, once for the values and for the choice of the next action, and the target network.
+        (DQN, "discrete", {"memory": "gru", "noisy": True}, 2),
+        (DQN, "discrete", {"memory": "lstm", "double": False}, 2),
+        # The critics with the next actions, the target critics, and the policy with its values.
+        (SAC, "box", {"memory": "gru"}, 3),
+        (SAC, "discrete", {"memory": "lstm"}, 3),
+        # The target policy, too.
+        (TD3, "box", {"memory": "gru", "policy_every": 1}, 4),
+    ],
+)
+def test_equal_memories_run_once_along_a_minibatch(
+    kind: Any, actions: str, options: Any, unrolls: int, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same bits as where each is run each time."""
+
+    def learned(module: Any) -> list[Any]:
+        play, runs = play_of(kind, actions, shards, **options), []
+        run = Memory._run
+
+        def counted(self: Memory, *arguments: Any) -> Any:
+            runs.append(arguments)
+            return run(self, *arguments)
+
+        with monkeypatch.context() as patch:
+            if module is not None:
+                patch.setattr(module, "unrolled_once", lambda *_: nullcontext())
+            sampler = sampler_of(play)
+            batches: list[Any] = [sampler.sample() for _ in range(3)]
+            patch.setattr(Memory, "_run", counted)
+            for batch in batches:
+                play.learner.update(batch, Stopwatch())
+        if module is None and not shards:
+            assert len(runs) == unrolls * sum(1 + (batch.obs.burn_in is not None) for batch in batches)
+        networks = networks_of(play.learner)
+        if kind is not DQN:
+            networks += [play.learner.critics, play.learner.targets]
+        return [parameter for network in networks for parameter in network.parameters()]
+
+    apart = learned(dqn if kind is DQN else off_policy)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(learned(None), apart, strict=True))
 
 
 @pytest.mark.parametrize(

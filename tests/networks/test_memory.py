@@ -74,6 +74,14 @@ def test_initial_weights_are_orthogonal_and_follow_from_the_generator():
     torch.testing.assert_close(weight.T @ weight, torch.eye(8), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "inputs", "norm"), [("gru", 2, 1), ("lstm", 7, 1), ("gru", 8, (8 / 24) ** 0.5)]
+)
+def test_few_inputs_reach_the_gates_as_strongly_as_many(kind, inputs, norm):
+    weight = Memory(kind, inputs, 8, torch.Generator().manual_seed(3)).weight_ih
+    assert weight.square().sum(1).mean().sqrt().item() == pytest.approx(norm)
+
+
 def test_places_of_last_steps():
     assert last_steps(torch.tensor([4, 3, 1])).tolist() == [7, 5, 6, 3]
     assert np.array_equal(last_steps(torch.tensor([2])), [0, 1])

@@ -51,6 +51,7 @@ from fastrl.networks.acting_network import network_type
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.encoded_q import EncodedQ
 from fastrl.networks.encoders import check_encoder, image_place
+from fastrl.networks.memory import unrolled_once
 from fastrl.networks.parameters import (
     check_layers,
     check_shards,
@@ -224,7 +225,8 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
                 moves_target=moves_target,
             )
         [is_step], [moves] = steps, moves_target
-        means, td_errors = self._descend(batch, num_second)
+        with unrolled_once(True, self.network):
+            means, td_errors = self._descend(batch, num_second)
         self._means.add(0, means)
         if is_step:
             self._means.add(1, self._optimizer.step(self.config.max_grad_norm, learning_rate).view(1))

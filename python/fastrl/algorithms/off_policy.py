@@ -23,6 +23,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.ensemble import Ensemble
+from fastrl.networks.memory import unrolled_once
 from fastrl.networks.off_policy import Critics, OffPolicyActor, PolicyHead
 from fastrl.networks.own_network import check_own_network
 from fastrl.networks.parameters import (
@@ -393,7 +394,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         assert gradient is not None
 
         def learn(shard: Shard, weight: float) -> Loss:
-            loss: Loss = loss_of(batch.of(shard.rows))
+            # Both have the same memory, which learns from the critics' loss alone.
+            with unrolled_once(learned is self._of_critics, self.policy, self.critics):
+                loss: Loss = loss_of(batch.of(shard.rows))
             torch.autograd.backward(loss.total * weight, inputs=learned.parameters)
             return loss
 

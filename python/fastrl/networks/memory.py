@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,13 +24,54 @@ _GATES = {"gru": 3, "lstm": 4}
 LONGEST_MEMORY = 128
 
 
+class Unrolls:
+    """Outputs of memories along sequences, whose weights are equal and do not change: the same sequences are run along
+    once.
+
+    Args:
+        learns: gradients are wanted, of each graph by a single backward pass; False: no outputs have any.
+    """
+
+    def __init__(self, learns: bool) -> None:
+        self._learns = learns
+        self._steps: PackedSequence | None = None
+        self._outputs = torch.empty(0)
+
+    def along(self, steps: PackedSequence, run: Callable[[], Tensor]) -> Tensor:
+        """What ``run`` gives along the steps, float [P, size]."""
+        has_gradients = self._learns and torch.is_grad_enabled()
+        if self._steps is not steps or (has_gradients and not self._outputs.requires_grad):
+            # Outputs that are first asked for without gradients serve those who want them later.
+            with torch.set_grad_enabled(self._learns):
+                self._steps, self._outputs = steps, run()
+        outputs = self._outputs
+        if has_gradients:
+            self._outputs = outputs.detach()
+        return outputs
+
+
+@contextmanager
+def unrolled_once(learns: bool, *networks: Any) -> Iterator[None]:
+    """While it lasts, networks whose memories are equal share `Unrolls`; those without a memory are left alone."""
+    memories: list[Memory] = [each.memory for each in networks if getattr(each, "memory", None) is not None]
+    unrolls = Unrolls(learns)
+    for memory in memories:
+        memory.unrolls = unrolls
+    try:
+        yield
+    finally:
+        for memory in memories:
+            memory.unrolls = None
+
+
 class Memory(nn.Module):
     """A GRU (Cho et al., "Learning phrase representations using RNN encoder-decoder", 2014) or an LSTM (Hochreiter and
     Schmidhuber, "Long short-term memory", 1997), with the equations and parameters of PyTorch's.
 
-    Weights are orthogonal. Biases make a fresh unit remember for 1 to `LONGEST_MEMORY` steps, each unit for another
-    time (Tallec and Ollivier, "Can recurrent neural networks warp time?", 2018, draw such times at random): gradients
-    would not reach further back than a few steps otherwise.
+    Weights are orthogonal; those of fewer inputs than outputs are larger, with a mean square of 1 of the norms of rows.
+    Biases make a fresh unit remember for 1 to `LONGEST_MEMORY` steps, each unit for another time (Tallec and Ollivier,
+    "Can recurrent neural networks warp time?", 2018, draw such times at random): gradients would not reach further back
+    than a few steps otherwise.
 
     Args:
         kind: "gru" or "lstm".
@@ -39,7 +81,10 @@ class Memory(nn.Module):
 
     Attributes:
         state_size: length of a state: the outputs of the last step, then an LSTM's cell.
+        unrolls: what `along` has run along; None: each call runs.
     """
+
+    unrolls: Unrolls | None = None
 
     def __init__(self, kind: MemoryKind, inputs: int, size: int, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -51,7 +96,9 @@ class Memory(nn.Module):
         self.bias_ih = nn.Parameter(torch.empty(gates))
         self.bias_hh = nn.Parameter(torch.empty(gates))
         if not self.weight_ih.is_meta:
-            nn.init.orthogonal_(self.weight_ih, generator=generator)
+            # With columns of norm 1 few inputs, such as those of an observation, would hardly reach the gates.
+            gain = math.sqrt(gates / inputs) if inputs < size else 1.0
+            nn.init.orthogonal_(self.weight_ih, gain, generator=generator)
             nn.init.orthogonal_(self.weight_hh, generator=generator)
             nn.init.zeros_(self.bias_ih)
             nn.init.zeros_(self.bias_hh)
@@ -95,12 +142,16 @@ class Memory(nn.Module):
             outputs, after = self(encode(steps.data), steps.batch_sizes, states[steps.sorted_indices])
             return outputs, after[steps.unsorted_indices]
 
-        states = obs.states
-        if obs.burn_in is not None:
-            _, after = run(obs.burn_in, states[obs.burnt])
-            # Under no_grad() autocast would keep converted weights without gradients for the steps.
-            states = states.index_copy(0, obs.burnt, after.detach())
-        return run(obs.steps, states)[0][obs.places]
+        def outputs() -> Tensor:
+            states = obs.states
+            if obs.burn_in is not None:
+                _, after = run(obs.burn_in, states[obs.burnt])
+                # Under no_grad() autocast would keep converted weights without gradients for the steps.
+                states = states.index_copy(0, obs.burnt, after.detach())
+            return run(obs.steps, states)[0]
+
+        found = outputs() if self.unrolls is None else self.unrolls.along(obs.steps, outputs)
+        return found[obs.places]
 
     def _run(self, features: Tensor, batch_sizes: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         parameters: list[Tensor] = [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
