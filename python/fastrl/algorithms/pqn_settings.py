@@ -41,9 +41,9 @@ class PQNConfig:
         Field(
             ge=0,
             lt=1,
-            description="actions are drawn from the softmax of values in place of epsilon-greedy, and returns contain"
-            " log-probabilities of actions, weighted by this: the next policy stays near this one, the nearer the closer"
-            " the weight is to 1; reward_scale is one over the temperature; none: off",
+            description="weight of the log-probabilities of actions in returns (Munchausen RL): actions are drawn from"
+            " the softmax of values in place of epsilon-greedy, and the next policy stays the nearer to this one the"
+            " closer the weight is to 1; reward_scale is one over the temperature; none: off",
         ),
     ] = None
     huber: hp.Huber = None
