@@ -75,7 +75,7 @@ class Cage2Task(Cage2Scoring, Task):
             changes |= {
                 "gamma": 0.98,
                 "td_lambda": 0.95,
-                "munchausen": 0.99,
+                "munchausen": 0.98,
                 "reward_scale": 0.3,
                 "hidden": (64, 64),
                 "num_epochs": 4,
