@@ -46,6 +46,7 @@ def both(fragment: Any, updates: int = 1, **config: Any) -> list[PQN]:
     huber=st.sampled_from([None, 0.5]),
     normalize_obs=st.booleans(),
     masks=st.booleans(),
+    munchausen=st.sampled_from([None, 0.9]),
 )
 def test_a_step_is_that_of_pytorch(
     seed: int, num_steps: int, rows: int, hidden: list[int], masks: bool, **options: Any

@@ -61,6 +61,7 @@ def random_fragment(
     for name in masked and ("masks", "final_masks"):
         arrays[name][:] = random.random(arrays[name].shape) < 0.5
         arrays[name][..., 0] |= ~arrays[name].any(-1)
+    arrays["log_probs"][:] = -random.exponential(size=(num_steps, rows))
     indices = np.full(rows, NO_ENV) if whole else np.arange(first, first + rows)
     counts = {name: np.zeros(0) for name in ("returns", "lengths")}
     return Fragment(
@@ -125,6 +126,36 @@ def test_returns_are_those_of_a_loop_over_the_steps(
     expected = np.concatenate([slow_returns(network, each, td_lambda) for each in fragments], 1)
     np.testing.assert_allclose(pqn.rollout.returns, expected, rtol=1e-4, atol=1e-5)
     assert pqn.steps == 5 * num_steps
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_returns_with_log_probabilities_of_the_policy(masks: bool) -> None:
+    pqn = pqn_of(4, td_lambda=0.7, munchausen=0.8, action_masks=masks, learning_rate=0.0, num_steps=9)
+    network, fragment = copy.deepcopy(pqn.network), random_fragment(9, 4, masks=masks)
+    pqn.update([fragment], Stopwatch())
+
+    def soft_value(obs: Any, allowed: Any) -> float:
+        with torch.no_grad():
+            values = network(torch.from_numpy(obs)[None])[0].numpy()
+        return float(np.log(np.exp(values[slice(None) if allowed is None else allowed]).sum()))
+
+    count = len(pqn.rollout.returns)
+    for row in range(4):
+        following = None
+        for t in reversed(range(count)):
+            if fragment.truncations[t, row]:
+                allowed = None if fragment.final_masks is None else fragment.final_masks[t, row]
+                after = soft_value(fragment.final_obs[t, row], allowed)
+            else:
+                allowed = None if fragment.masks is None else fragment.masks[t + 1, row]
+                after = soft_value(fragment.obs[t + 1, row], allowed)
+                if following is not None:
+                    # What an action returns and its entropy bonus.
+                    after = 0.7 * (following - fragment.log_probs[t + 1, row]) + 0.3 * after
+            if fragment.terminations[t, row]:
+                after = 0.0
+            following = fragment.rewards[t, row] + 0.8 * fragment.log_probs[t, row] + 0.9 * after
+            assert pqn.rollout.returns[t, row] == pytest.approx(following, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("masks", [False, True])
@@ -271,7 +302,11 @@ LEARN = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make_env", "option", "best"),
-    [(Bandit, {"num_epochs": 8}, 10), (Corridor, {"normalize_obs": True, "normalize_returns": True}, -4)],
+    [
+        (Bandit, {"num_epochs": 8}, 10),
+        (Bandit, {"num_epochs": 8, "munchausen": 0.9, "reward_scale": 3.0}, 10),
+        (Corridor, {"normalize_obs": True, "normalize_returns": True}, -4),
+    ],
 )
 def test_learns(make_env: Any, option: dict[str, Any], best: float) -> None:
     env = make_env(stagger=True)
@@ -285,10 +320,13 @@ def test_learns(make_env: Any, option: dict[str, Any], best: float) -> None:
     assert np.concatenate(found[-10:]).mean() > best - 1
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1.0])
-def test_masked_actions_are_never_chosen(epsilon: float) -> None:
+@pytest.mark.parametrize(
+    "option",
+    [{"epsilon": 0.0, "final_epsilon": 0.0}, {"epsilon": 1.0, "final_epsilon": 1.0}, {"munchausen": 0.9}],
+)
+def test_masked_actions_are_never_chosen(option: dict[str, Any]) -> None:
     env = Bandit(masked=True, stagger=True)
-    config = PQNConfig(**LEARN | {"epsilon": epsilon, "final_epsilon": epsilon}, action_masks=True)
+    config = PQNConfig(**LEARN | option, action_masks=True)
     pqn, play = PQN(config, problem_of(env, 2_000)), Play(env, masks=True)
     while pqn.steps < 2_000:
         fragment = play.fragment(pqn, 10)
@@ -301,7 +339,14 @@ def test_masked_actions_are_never_chosen(epsilon: float) -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [{}, {"normalize_obs": True}, {"normalize_returns": True}, {"memory": "gru"}, {"action_masks": True}],
+    [
+        {},
+        {"normalize_obs": True},
+        {"normalize_returns": True},
+        {"memory": "gru"},
+        {"action_masks": True},
+        {"munchausen": 0.9},
+    ],
 )
 def test_resumes_to_the_bit(option: dict[str, Any]) -> None:
     first, second = (pqn_of(seed=seed, num_epochs=2, minibatch_size=6, **option) for seed in (0, 1))
@@ -367,6 +412,25 @@ def test_the_compiled_actor_acts_as_the_network() -> None:
             assert not log_probs.any()
             if before is not None:
                 np.testing.assert_allclose(states, before, atol=1e-5)
+
+
+@pytest.mark.parametrize("option", [{}, {"memory": "gru"}])
+def test_actions_are_drawn_from_the_softmax_of_values(option: dict[str, Any]) -> None:
+    pqn = pqn_of(munchausen=0.9, epsilon=1.0, final_epsilon=1.0, **option)
+    assert pqn.metrics()["epsilon"] == pqn.policy_state()["epsilon"] == 0
+    actor, weights = pqn.actor_spec()(), bytearray(pqn.weights_nbytes)
+    pqn.write_weights(weights)
+    actor.load(weights)
+    count, obs = 20_000, np.ones((20_000, OBS_DIM), np.float32)
+    states = np.zeros((count, pqn.network.state_size), np.float32)
+    actions, log_probs = np.zeros(count, np.int64), np.zeros(count, np.float32)
+    streams = np.arange(count).astype(np.uint64) * np.uint64(7919)
+    actor.act(obs, streams, np.zeros(count, np.int64), actions, log_probs, states=states if option else None)
+    with torch.no_grad():
+        values, _, _ = pqn.network.step(torch.ones(1, OBS_DIM), torch.from_numpy(states[:1] * 0))
+    expected = values[0].log_softmax(0).numpy()
+    np.testing.assert_allclose(log_probs, expected[actions], atol=1e-4)
+    np.testing.assert_allclose(np.bincount(actions) / count, np.exp(expected), atol=0.02)
 
 
 @pytest.mark.parametrize(

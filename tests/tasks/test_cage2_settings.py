@@ -87,6 +87,14 @@ def test_actions_are_masked_by_default(algorithm: str) -> None:
     assert not task.has_action_masks(task.make_settings({**changes, **switch}))
 
 
+def test_pqn_keeps_near_its_policy_by_default() -> None:
+    task = find("cage2")
+    config = task.algorithm_settings(task.make_settings({"run.algo": "pqn"}))
+    assert (config.munchausen, config.reward_scale, config.final_learning_rate) == (0.98, 0.3, 0.0)
+    config = task.algorithm_settings(task.make_settings({"run.algo": "pqn", "pqn.munchausen": None}))
+    assert config.munchausen is None
+
+
 def test_actions_of_workflows_are_masked_by_default() -> None:
     task = find("cage2-workflow")
     settings = task.make_settings()

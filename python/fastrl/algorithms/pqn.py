@@ -20,6 +20,7 @@ from fastrl.algorithms.q_learner import QLearner, check_network, own_network
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.sequence_passes import SequencePasses
 from fastrl.envs.rows import ObsRows
+from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.distributions import mask_logits
 from fastrl.networks.encoded_q import OwnQ
 from fastrl.networks.encoders import check_encoder
@@ -138,6 +139,25 @@ class PQN(PQNDeclaration, QLearner):
     def final_masks(self) -> bool:
         return self.config.action_masks
 
+    def actor_spec(self) -> ActorSpec:
+        if self.config.munchausen is None:
+            return super().actor_spec()
+        # It takes the values for logits.
+        return self.network.actor_spec(self._actions)
+
+    @property
+    def weights_nbytes(self) -> int:
+        return super().weights_nbytes if self.config.munchausen is None else self.network.actor_nbytes
+
+    def write_weights(self, out: Any) -> None:
+        if self.config.munchausen is None:
+            super().write_weights(out)
+        else:
+            self.network.actor_weights(np.frombuffer(out, np.float32))
+
+    def exploration(self) -> Callable[[int], float]:
+        return super().exploration() if self.config.munchausen is None else lambda steps: 0.0
+
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         config = self.config
         with watch("buffer"):
@@ -148,11 +168,7 @@ class PQN(PQNDeclaration, QLearner):
         with watch("returns"):
             if self._return_scale is not None:
                 self._reward_scale = config.reward_scale * self._return_scale.update(experience)
-            # With the value of the best action in place of a state's value, the returns of generalised advantage
-            # estimation are R[t] = r[t] + gamma * (lambda * R[t + 1] + (1 - lambda) * max_a Q(s[t + 1], a)).
-            self.rollout.compute_advantages(
-                config.gamma, config.td_lambda, self._reward_scale, config.reward_clip
-            )
+            self._compute_returns()
         with watch("update"):
             learning_rate = self._learning_rate(self.steps)
             if self.compiled is None:
@@ -229,9 +245,23 @@ class PQN(PQNDeclaration, QLearner):
         self.steps, self.updates = state["steps"], state["updates"]
         self._means.load_state_dict(state)
 
+    def _compute_returns(self) -> None:
+        # With V(s), such as the value of the best action, in place of a state's value, the returns of generalised
+        # advantage estimation are R[t] = r[t] + gamma * (lambda * R[t + 1] + (1 - lambda) * V(s[t + 1])).
+        config, rollout, bonus = self.config, self.rollout, None
+        log_probs = rollout.log_probs
+        if config.munchausen is not None:
+            # What follows an action counts with its entropy bonus, R[t + 1] - log_probs[t + 1].
+            bonus = (config.munchausen - 1) * log_probs
+        rollout.compute_advantages(
+            config.gamma, config.td_lambda, self._reward_scale, config.reward_clip, bonus
+        )
+        if config.munchausen is not None:
+            rollout.returns += log_probs
+
     @torch.inference_mode()
     def _evaluate(self) -> None:
-        """Fills the rollout's values: those of the best allowed actions, by the network as it is."""
+        """Fills the rollout's values of states, by the network as it is."""
         rollout = self.rollout
         if self._sequences is not None:
             masks = None
@@ -241,16 +271,24 @@ class PQN(PQNDeclaration, QLearner):
                 )
             for batch, estimates, _ in self._sequences.over(rollout):
                 places = batch.packed.places
-                best = _best(estimates, None if masks is None else masks[places])
-                write_at(rollout.values, rollout.final_values, places, best)
+                values = self._values(estimates, None if masks is None else masks[places])
+                write_at(rollout.values, rollout.final_values, places, values)
             return
         rollout.find_groups(merge=not self._has_images, together=self.config.minibatch_size)
         estimates = self._in_chunks(rollout.distinct_obs())
-        rollout.values[:] = _best(estimates[rollout.tensors["groups"]], rollout.masks)
+        rollout.values[:] = self._values(estimates[rollout.tensors["groups"]], rollout.masks)
         cut_off = rollout.cut_off()
         if cut_off.any():
             masks = None if rollout.final_masks is None else rollout.final_masks[cut_off]
-            rollout.final_values[cut_off] = _best(self._in_chunks(rollout.final_obs[cut_off]), masks)
+            rollout.final_values[cut_off] = self._values(self._in_chunks(rollout.final_obs[cut_off]), masks)
+
+    def _values(self, estimates: Tensor, masks: NDArray[np.bool_] | None) -> NDArray[np.float32]:
+        """Values [...] of states from those of all actions [..., A]: of the best allowed one, or the soft maximum of
+        the allowed ones."""
+        estimates = mask_logits(estimates, None if masks is None else torch.from_numpy(masks))
+        is_soft = self.config.munchausen is not None
+        values: NDArray[np.float32] = (estimates.logsumexp(-1) if is_soft else estimates.amax(-1)).numpy()
+        return values
 
     def _in_chunks(self, obs: NDArray[Any]) -> Tensor:
         """Values of actions, float32 [B, A] on the CPU, at observations [B, obs_dim]."""
@@ -353,10 +391,3 @@ def make_network(
         memory_size=config.memory_size,
         generator=generator,
     )
-
-
-def _best(estimates: Tensor, masks: NDArray[np.bool_] | None) -> NDArray[np.float32]:
-    """The values [...] of the best allowed actions, from those of all actions [..., A]."""
-    allowed = None if masks is None else torch.from_numpy(masks)
-    best: NDArray[np.float32] = mask_logits(estimates, allowed).amax(-1).numpy()
-    return best

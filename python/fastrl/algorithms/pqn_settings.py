@@ -36,6 +36,16 @@ class PQNConfig:
     epsilon: hp.Epsilon = 1.0
     final_epsilon: Annotated[hp.FinalEpsilon, Range(0.001, 0.2, log=True)] = 0.05
     epsilon_steps: Annotated[hp.ScheduleSteps, Range(1_000, 1_000_000, log=True)] = 20_000
+    munchausen: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            lt=1,
+            description="weight of the log-probabilities of actions in returns (Munchausen RL): actions are drawn from"
+            " the softmax of values in place of epsilon-greedy, and the next policy stays the nearer to this one the"
+            " closer the weight is to 1; reward_scale is one over the temperature; none: off",
+        ),
+    ] = None
     huber: hp.Huber = None
     learning_rate: hp.LearningRate = 5e-4
     final_learning_rate: hp.FinalLearningRate = 0.0

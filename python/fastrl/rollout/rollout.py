@@ -206,15 +206,22 @@ class Rollout:
         return cut_off if self.alive is None else cut_off & self.alive[:-1]
 
     def compute_advantages(
-        self, gamma: float, gae_lambda: float, reward_scale: float = 1.0, reward_clip: float | None = None
+        self,
+        gamma: float,
+        gae_lambda: float,
+        reward_scale: float = 1.0,
+        reward_clip: float | None = None,
+        bonus: NDArray[np.float32] | None = None,
     ) -> None:
         """Fills `advantages` and `returns` from rewards times ``reward_scale``, clipped to plus and minus
-        ``reward_clip`` (``fastrl._native._returns.gae``)."""
+        ``reward_clip``, and a ``bonus`` [T, N] that is added to them (``fastrl._native._returns.gae``)."""
         rewards, values, terminations = (
             self._scaled_rewards(reward_scale, reward_clip),
             self.values[:-1],
             self.terminations,
         )
+        if bonus is not None:
+            rewards = rewards + bonus
         if self.alive is not None:
             # An agent's episode ends with its termination or truncation. A row without an agent is an episode of one
             # step, terminated, of reward and value 0.

@@ -70,6 +70,18 @@ class Cage2Task(Cage2Scoring, Task):
             # Actions pay off within some 50 steps: a shorter horizon makes advantages less noisy. Smaller minibatches
             # give more gradient steps for the same experience.
             changes |= {"gamma": 0.98, "minibatch_size": 1600}
+        if algorithm.name == "pqn":
+            # Epsilon-greedy exploration finds no decoys: their gain is far smaller than the errors of values.
+            changes |= {
+                "gamma": 0.98,
+                "td_lambda": 0.95,
+                "munchausen": 0.98,
+                "reward_scale": 0.3,
+                "hidden": (64, 64),
+                "num_epochs": 4,
+                "minibatch_size": 512,
+                "learning_rate": 2e-3,
+            }
         return dataclasses.replace(config, **changes)
 
     def env_spec(self, settings: Any) -> EnvSpec:
