@@ -231,7 +231,7 @@ def test_equal_memories_run_once_along_a_minibatch(
 
     def learned(module: Any) -> list[Any]:
         play, runs = play_of(kind, actions, shards, **options), []
-        run = Memory._run
+        run = Memory.forward
 
         def counted(self: Memory, *arguments: Any) -> Any:
             runs.append(arguments)
@@ -242,7 +242,7 @@ def test_equal_memories_run_once_along_a_minibatch(
                 patch.setattr(module, "unrolled_once", lambda *_: nullcontext())
             sampler = sampler_of(play)
             batches: list[Any] = [sampler.sample() for _ in range(3)]
-            patch.setattr(Memory, "_run", counted)
+            patch.setattr(Memory, "forward", counted)
             for batch in batches:
                 play.learner.update(batch, Stopwatch())
         if module is None and not shards:

@@ -553,6 +553,18 @@ def test_dqn_steers_on_racetracks_by_angles_and_others_as_they_are() -> None:
     assert isinstance(task.env_spec(ppo).make().action_space, gymnasium.spaces.Box)
 
 
+def test_ppo_learns_ants_without_forces_of_contacts_and_others_as_they_are() -> None:
+    task = find("gym")
+    ppo, sac = (task.make_settings({"env.id": "Ant-v5", "run.algo": each}) for each in ("ppo", "sac"))
+    assert (ppo.env.num_envs, ppo.ppo.num_steps, ppo.ppo.learning_rate) == (64, 32, 3e-4)
+    assert (sac.env.num_envs, sac.env.options) == (1, ())
+    # The option is of version 5 alone.
+    assert PRESETS.presets_for("Ant-v4") is None
+    pytest.importorskip("mujoco", reason="pip install mujoco")
+    shapes = [task.env_spec(settings).make().observation_space.shape for settings in (ppo, sac)]
+    assert shapes == [(27,), (105,)]
+
+
 def test_a_preset_gives_dqn_another_budget_and_number_of_environments() -> None:
     task = find("gym")
     ppo, dqn = (

@@ -24,6 +24,7 @@ from fastrl.envs.cage2.scenario import (
     parse_scenario,
     read_file,
 )
+from fastrl.utils.files import write_atomically
 
 SUBNETS = ("User", "Enterprise", "Operational")
 _VALUES = tuple(COST_TENTHS)
@@ -99,7 +100,8 @@ def save_network(path: str | Path, number: int, to: str | Path) -> None:
     """Writes `network_tree` into a file, which CybORG and `Cage2VectorEnv` play."""
     import yaml  # a slow import
 
-    Path(to).write_text(yaml.safe_dump(network_tree(path, number), sort_keys=False), encoding="utf-8")
+    text = yaml.safe_dump(network_tree(path, number), sort_keys=False)
+    write_atomically(Path(to), text.encode())
 
 
 def _trees(content: Any) -> list[Any]:

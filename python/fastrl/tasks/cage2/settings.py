@@ -105,6 +105,10 @@ class GameConfig:
         ),
     ] = "effective"
 
+    @property
+    def env_id(self) -> str:
+        return "fastrl/Cage2-v0"
+
     def options(self) -> dict[str, Any]:
         """Options of the environments, as they name them."""
         return {
@@ -147,6 +151,10 @@ class EnvConfig(GameConfig):
         ),
         Setting(option="--rows"),
     ] = None
+
+    @property
+    def env_id(self) -> str:
+        return super().env_id if self.rows is None else "fastrl/Cage2Rows-v0"
 
     def own_scenario(self) -> "Cage2Scenario | None":
         """The scenario of the file; None without one.

@@ -85,8 +85,7 @@ class Cage2Task(Cage2Scoring, Task):
         return dataclasses.replace(config, **changes)
 
     def env_spec(self, settings: Any) -> EnvSpec:
-        name = "Cage2" if settings.env.rows is None else "Cage2Rows"
-        return EnvSpec(f"fastrl/{name}-v0", settings.env.options())
+        return EnvSpec(settings.env.env_id, settings.env.options())
 
     def episode_info(self, settings: Any) -> Sequence[str]:
         return ("red_agent",)
