@@ -109,6 +109,10 @@ class GameConfig:
     def env_id(self) -> str:
         return "fastrl/Cage2-v0"
 
+    def action_facts(self) -> dict[str, Any]:
+        """The actions that the defender may choose, among how many, as checkpoints have them."""
+        return {"actions": list(action_indices(self.actions)), "num_actions": len(ACTIONS)}
+
     def options(self) -> dict[str, Any]:
         """Options of the environments, as they name them."""
         return {
@@ -155,6 +159,18 @@ class EnvConfig(GameConfig):
     @property
     def env_id(self) -> str:
         return super().env_id if self.rows is None else "fastrl/Cage2Rows-v0"
+
+    def action_facts(self) -> dict[str, Any]:
+        if self.rows is not None:
+            from fastrl.envs.cage2.rows import num_actions  # what other games do not need
+
+            return {"actions": list(range(num_actions(self.rows))), "num_actions": num_actions(self.rows)}
+        if (scenario := self.own_scenario()) is None:
+            return super().action_facts()
+        return {
+            "actions": list(action_indices(self.actions, scenario)),
+            "num_actions": len(scenario.actions),
+        }
 
     def own_scenario(self) -> "Cage2Scenario | None":
         """The scenario of the file; None without one.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastrl.algorithms.protocol import Algorithm, DatasetAlgorithm
-from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices
+from fastrl.envs.cage2.env import RED_AGENTS
 from fastrl.envs.cage2.memory import observation_names
 from fastrl.envs.spec import EnvSpec
 from fastrl.runs.episodes import Episodes
@@ -108,12 +108,8 @@ class Cage2Task(Cage2Scoring, Task):
         return [ReturnsByRedAgent()]
 
     def checkpoint_facts(self, settings: Any) -> dict[str, Any]:
-        if settings.env.rows is not None:
-            num_actions = _row_sizes(settings.env.rows)[1]
-            return {"actions": list(range(num_actions)), "num_actions": num_actions}
-        scenario = settings.env.own_scenario()
-        num_actions = len(ACTIONS if scenario is None else scenario.actions)
-        return {"actions": list(action_indices(settings.env.actions, scenario)), "num_actions": num_actions}
+        facts: dict[str, Any] = settings.env.action_facts()
+        return facts
 
     def check_weights(self, state: Mapping[str, Any], settings: Any) -> None:
         if state["actions"] != self.checkpoint_facts(settings)["actions"]:
@@ -140,27 +136,21 @@ class Cage2Task(Cage2Scoring, Task):
         return Evaluation.from_tree(tree)
 
 
-def _row_sizes(rows: int) -> tuple[int, int]:
-    """Numbers of an observation, and of actions, of games by rows."""
-    from fastrl.envs.cage2.rows import ROW, num_actions  # what other games do not need
-
-    return rows * len(ROW), num_actions(rows)
-
-
 def _check_memory(settings: Any, algorithm: Any) -> None:
     """Refuses sizes for which the system would kill the process for its memory.
 
     Raises:
         TrainError
     """
+    num_actions = len(settings.env.action_facts()["actions"])
     if settings.env.rows is not None:
-        obs_dim, num_actions = _row_sizes(settings.env.rows)
+        from fastrl.envs.cage2.rows import ROW  # what other games do not need
+
+        obs_dim = settings.env.rows * len(ROW)
+    elif (scenario := settings.env.own_scenario()) is not None:
+        obs_dim = 5 * len(scenario.hosts)
     else:
-        scenario = settings.env.own_scenario()
         obs_dim = len(observation_names(settings.env.memory, settings.env.observe))
-        if scenario is not None:
-            obs_dim = 5 * len(scenario.hosts)
-        num_actions = len(action_indices(settings.env.actions, scenario))
     # Bytes of a step: an observation, perhaps a mask, and ten numbers.
     row = 4 * obs_dim + (num_actions if getattr(algorithm, "action_masks", False) else 0) + 40
     sizes = [obs_dim, *getattr(algorithm, "hidden", ()), num_actions]

@@ -66,7 +66,7 @@ class OwnBlue:
         """
         while len(self._agents) < turn.env.num_envs:
             self._agents.append(OwnAgent(self._path, len(ACTIONS)))
-        return np.array([self._action(turn, row) for row in np.flatnonzero(turn.mine)], np.int64)
+        return np.array([self._action(turn, row) for row in np.flatnonzero(turn.mine).tolist()], np.int64)
 
     def _action(self, turn: Turn, row: int) -> int:
         agent = self._agents[row // len(AGENTS)]
