@@ -9,6 +9,7 @@ use super::blue_action::BlueAction;
 use super::scenario::{DECOYS, Host, IMAGE_KINDS};
 use super::seeded_source::SeededSource;
 use super::source::RandomSource;
+use super::tables::MAX_HOSTS;
 use super::{Config, Episode};
 use crate::env::Phase;
 use crate::single_agent::{SingleAgentEnv, Step};
@@ -90,8 +91,8 @@ impl Boards {
         let Some(hosts) = hosts.filter(|_| configs.len() <= usize::from(u16::MAX)) else {
             return Err(format!("networks: expected 1 to {}, got {}", u16::MAX, configs.len()));
         };
-        if rows < hosts {
-            return Err(format!("rows: expected at least {hosts}, one for each host, got {rows}"));
+        if !(hosts..=MAX_HOSTS).contains(&rows) {
+            return Err(format!("rows: expected {hosts}, one for each host, to {MAX_HOSTS}, got {rows}"));
         }
         if configs.len() > 1 && configs.iter().any(|config| config.python_random) {
             return Err("random: expected 'fast' where networks are drawn, got 'python'".into());
