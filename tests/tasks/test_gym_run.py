@@ -558,8 +558,10 @@ def test_ppo_learns_ants_without_forces_of_contacts_and_others_as_they_are() -> 
     ppo, sac = (task.make_settings({"env.id": "Ant-v5", "run.algo": each}) for each in ("ppo", "sac"))
     assert (ppo.env.num_envs, ppo.ppo.num_steps, ppo.ppo.learning_rate) == (64, 32, 3e-4)
     assert (sac.env.num_envs, sac.env.options) == (1, ())
+    humanoid = task.make_settings({"env.id": "Humanoid-v5", "run.algo": "ppo"})
+    assert (humanoid.env.options, humanoid.ppo.minibatch_size) == (ppo.env.options, 256)
     # The option is of version 5 alone.
-    assert PRESETS.presets_for("Ant-v4") is None
+    assert PRESETS.presets_for("Ant-v4") is None and PRESETS.presets_for("Humanoid-v4") == ("humanoid",)
     pytest.importorskip("mujoco", reason="pip install mujoco")
     shapes = [task.env_spec(settings).make().observation_space.shape for settings in (ppo, sac)]
     assert shapes == [(27,), (105,)]
