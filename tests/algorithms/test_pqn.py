@@ -150,7 +150,7 @@ def test_returns_with_log_probabilities_of_the_policy(masks: bool) -> None:
                 allowed = None if fragment.masks is None else fragment.masks[t + 1, row]
                 after = soft_value(fragment.obs[t + 1, row], allowed)
                 if following is not None:
-                    # What an action returns and its entropy bonus.
+                    # The return of an action and its entropy bonus.
                     after = 0.7 * (following - fragment.log_probs[t + 1, row]) + 0.3 * after
             if fragment.terminations[t, row]:
                 after = 0.0

@@ -71,7 +71,7 @@ def test_so_it_is_with_several_agents(id: str, task: Any, options: dict[str, Any
 
 
 class Slow(DrivingTask):
-    """Ends the episode of whoever is slow, and shows gap and clock."""
+    """Ends the episodes of slow agents, and shows gap and clock."""
 
     terms = 2
 

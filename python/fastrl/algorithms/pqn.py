@@ -251,7 +251,7 @@ class PQN(PQNDeclaration, QLearner):
         config, rollout, bonus = self.config, self.rollout, None
         log_probs = rollout.log_probs
         if config.munchausen is not None:
-            # What follows an action counts with its entropy bonus, R[t + 1] - log_probs[t + 1].
+            # The return after an action includes an entropy bonus: R[t + 1] - log_probs[t + 1].
             bonus = (config.munchausen - 1) * log_probs
         rollout.compute_advantages(
             config.gamma, config.td_lambda, self._reward_scale, config.reward_clip, bonus

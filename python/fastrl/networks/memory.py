@@ -38,7 +38,7 @@ class Unrolls:
         self._outputs = torch.empty(0)
 
     def along(self, steps: PackedSequence, run: Callable[[], Tensor]) -> Tensor:
-        """What ``run`` gives along the steps, float [P, size]."""
+        """The outputs of ``run`` along the steps, float [P, size]."""
         has_gradients = self._learns and torch.is_grad_enabled()
         if self._steps is not steps or (has_gradients and not self._outputs.requires_grad):
             # Outputs that are first asked for without gradients serve those who want them later.
@@ -81,7 +81,7 @@ class Memory(nn.Module):
 
     Attributes:
         state_size: length of a state: the outputs of the last step, then an LSTM's cell.
-        unrolls: what `along` has run along; None: each call runs.
+        unrolls: outputs that `along` uses again; None: each call runs.
     """
 
     unrolls: Unrolls | None = None

@@ -65,7 +65,7 @@ class TeamActor:
                 f"every agent needs a policy: there is none named {missing}, only {sorted(members)}"
             )
         self._given = (names, members, actions)
-        self._indices = np.array(range(len(names)) if indices is None else indices)
+        self._indices = np.arange(len(names)) if indices is None else np.array(indices)
         self._num_agents = len(names)
         self._actions = Actions.from_state(actions)
         self._members = {name: members[name] for name in dict.fromkeys(names)}

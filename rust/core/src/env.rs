@@ -135,6 +135,13 @@ pub struct AgentRows<'a, R> {
     pub alive: &'a mut [u8],
 }
 
+/// An environment whose caller may end the episodes of agents.
+pub trait Endable {
+    /// Ends the episode for those of `ended` that act, as if it had ended with the last step; clears their flags of
+    /// `alive`. Returns whether it has ended for all.
+    fn end(&mut self, ended: &[u8], alive: &mut [u8]) -> bool;
+}
+
 /// An environment of several agents. It owns its random generator: equal states have equal futures.
 pub trait Env: Send {
     /// All that changes while an episode runs, the generator included.

@@ -13,10 +13,9 @@ mod saved;
 
 use std::fmt;
 
-use crate::env::{Actions, AgentRows, Env, Phase, Real, Refused};
+use crate::env::{Actions, AgentRows, Endable, Env, Phase, Real, Refused};
 use crate::memory::{ask_for, prefer_large_pages};
 use crate::team::Team;
-use crate::traffic::columns::Driven;
 
 pub use rollout::{Drawn, End, Rollout, Scaling};
 
@@ -267,7 +266,7 @@ impl<W: Env> VecEnv<W> {
     }
 }
 
-impl<W: Env + Driven> VecEnv<W> {
+impl<W: Env + Endable> VecEnv<W> {
     /// Ends the episode for the agents of the rows that `ended` marks, where they act, as if the environments had ended
     /// it in the last step.
     pub fn end(&mut self, ended: &[u8]) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fastrl_binding::arrays::list;
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
-use fastrl_core::cage2::rows::{Boards, RowsCage2};
+use fastrl_core::cage2::rows::{RowNetworks, RowsCage2};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -55,8 +55,8 @@ impl Cage2RowsVec {
             options.check(Some(scenario.get()))
         };
         let configs = networks.iter().map(config).collect::<PyResult<_>>()?;
-        let boards = Arc::new(Boards::new(configs, rows, &kinds).map_err(PyValueError::new_err)?);
-        let make = || RowsCage2::new(boards.clone());
+        let drawn = Arc::new(RowNetworks::new(configs, rows, &kinds).map_err(PyValueError::new_err)?);
+        let make = || RowsCage2::new(drawn.clone());
         let venv = VecBinding::new(py, num_envs, make, autoreset_from_name(autoreset_mode)?, num_threads)?;
         Ok(Self { venv })
     }

@@ -2,7 +2,7 @@
 
 use fastrl_binding::arrays::{Flag, disjoint, readable, writeable};
 use fastrl_binding::vec_env::VecBinding;
-use fastrl_core::env::Env;
+use fastrl_core::env::{Endable, Env};
 use fastrl_core::traffic::columns::{Driven, Property, each_vehicle, width};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -105,7 +105,7 @@ pub(crate) fn progress<E: Env + Driven>(
 }
 
 /// Ends the episode for agents, [num_envs * num_agents], and writes which act next.
-pub(crate) fn end<E: Env + Driven>(
+pub(crate) fn end<E: Env + Endable>(
     py: Python<'_>,
     venv: &VecBinding<E>,
     ended: &Bound<'_, PyAny>,

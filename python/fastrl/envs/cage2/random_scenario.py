@@ -83,7 +83,7 @@ def network_tree(path: str | Path, number: int) -> dict[str, Any]:
     """The content of a file in CybORG's YAML for one of the networks of a file, as a YAML reader gives it.
 
     Args:
-        number: of the network, from 0 on, as ``episode_info("network")`` tells it.
+        number: of the network, from 0 on, as ``episode_info("network")`` has it.
 
     Raises:
         ScenarioError: the file cannot be read.

@@ -45,7 +45,7 @@ class Cage2RowsVectorEnv(NativeVectorEnv):
     """N games of CAGE Challenge 2 by rows of hosts, stepped natively; the module documents observations and actions.
 
     Each episode is played in a network that is drawn from the environment's random stream when it begins, if there are
-    several. ``episode_info("network")`` tells which, ``"red_agent"`` the index of the red agent.
+    several. ``episode_info("network")`` is its index, ``episode_info("red_agent")`` that of the red agent.
 
     Args:
         num_envs: number of games, N.

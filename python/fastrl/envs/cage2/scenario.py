@@ -127,7 +127,7 @@ def load_scenario(path: str | Path) -> Cage2Scenario:
 
 
 def read_file(path: str | Path, parse: Callable[[Any], T]) -> T:
-    """What ``parse`` makes of the content of a YAML file.
+    """The content of a YAML file, converted by ``parse``.
 
     Raises:
         ScenarioError: as of `load_scenario`.

@@ -25,7 +25,7 @@ _COLUMNS: dict[str, type] = {
     **dict.fromkeys(("present", "crashed", "on_road"), np.bool_),
 }
 
-
+# Makes the names of lanes, see `DrivingWorld.lanes`.
 Lanes = Callable[[], list[tuple[str, str, int]]]
 
 
@@ -338,7 +338,7 @@ class TaskVec:
     def _of_agents(
         self, method: str, given: ArrayLike, noun: str, used: NDArray[np.bool_], *shape: int
     ) -> NDArray[Any]:
-        """What a method of the task gives as rows, zeros where it is not used.
+        """Rows of the values that a method of the task has returned, zeros where they are not used.
 
         Raises:
             ContractError: another shape or dtype, or a number that is not finite.

@@ -35,7 +35,7 @@ def _with_files(config: Any, net: Net, demand: str | Path | None) -> Any:
 
 
 class _OnNetwork:
-    """What the environments of one and of several agents share."""
+    """Members that the environments of one and of several agents share."""
 
     kinds: ClassVar[Mapping[str, Kind]] = SUMO_KINDS
     config: dict[str, Any]

@@ -336,10 +336,10 @@ class Cage2Scoring:
         return {"run": name, **dataclasses.replace(scores, contender=name).to_tree()}
 
     def show_scores(self, comparison: Comparison, console: Console) -> None:
-        by_place: dict[str, list[Evaluation]] = {}
+        by_title: dict[str, list[Evaluation]] = {}
         for evaluation in _named(comparison):
-            by_place.setdefault(evaluation.place, []).append(evaluation)
-        for evaluations in by_place.values():
+            by_title.setdefault(evaluation.title, []).append(evaluation)
+        for evaluations in by_title.values():
             if len({each.contender for each in evaluations}) == 1:
                 show(console, score_table(evaluations))
             else:

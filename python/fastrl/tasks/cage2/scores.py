@@ -74,8 +74,8 @@ class Evaluation:
         return math.sqrt(sum(score.standard_error**2 for score in self.scores))
 
     @property
-    def place(self) -> str:
-        """The ruleset and, if it is not the challenge's, the network, for titles."""
+    def title(self) -> str:
+        """The ruleset and, if it is not the challenge's, the network."""
         where = f" in {self.scenario}" if self.scenario else ""
         return f"ruleset {self.ruleset!r}{where}"
 
@@ -166,7 +166,7 @@ def score_table(evaluations: Sequence[Evaluation]) -> Group:
     first = evaluations[0]
     others = first.published
     beside = [other for other in others if other.scores]
-    table = Table(title=f"{first.contender} on {first.place}")
+    table = Table(title=f"{first.contender} on {first.title}")
     table.add_column("red agent")
     table.add_column("steps", justify="right")
     for each in evaluations:
@@ -201,7 +201,7 @@ def comparison_table(evaluations: Sequence[Evaluation], comparison: Comparison) 
         comparison: with spreads and differences on this ruleset and perhaps on others.
     """
     first = evaluations[0]
-    table = Table(title=first.place, box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    table = Table(title=first.title, box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     table.add_column("", overflow="fold")
     for red_agent, scores in itertools.groupby(first.scores, lambda score: score.red_agent):
         for i, score in enumerate(scores):

@@ -22,7 +22,7 @@ impl RedKind {
     pub const ALL: [Self; 3] = [Self::BLine, Self::Meander, Self::Sleep];
     pub const NAMES: [&str; 3] = ["bline", "meander", "sleep"];
 
-    /// Why it cannot play in the scenario, if it cannot.
+    /// The reason that it cannot play in the scenario; None: it can.
     pub fn cannot_play(self, scenario: &Scenario) -> Option<&str> {
         match self {
             Self::BLine => scenario.entries.as_ref().err().map(String::as_str),

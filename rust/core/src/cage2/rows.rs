@@ -45,13 +45,13 @@ pub fn names() -> Vec<String> {
 }
 
 /// A network that episodes may be played in.
-struct Board {
+struct RowNetwork {
     config: Arc<Config>,
-    /// What never changes of an observation, [rows, ROW].
+    /// Numbers of an observation that never change, [rows, ROW].
     fixed: Vec<f32>,
 }
 
-impl Board {
+impl RowNetwork {
     fn new(config: Arc<Config>, rows: usize) -> Self {
         let scenario = &config.scenario;
         let mut fixed = vec![0.0; rows * ROW];
@@ -74,8 +74,8 @@ impl Board {
 }
 
 /// The networks, and what is on offer in them.
-pub struct Boards {
-    boards: Vec<Board>,
+pub struct RowNetworks {
+    all: Vec<RowNetwork>,
     rows: usize,
     /// Kinds of actions on hosts that blue has.
     kinds: [bool; NUM_KINDS],
@@ -83,7 +83,7 @@ pub struct Boards {
     chances: Vec<f64>,
 }
 
-impl Boards {
+impl RowNetworks {
     /// # Errors
     /// They do not go together; a line says why.
     pub fn new(configs: Vec<Arc<Config>>, rows: usize, kinds: &[u16]) -> Result<Self, String> {
@@ -103,8 +103,8 @@ impl Boards {
             *entry.ok_or_else(|| format!("kinds: expected 0 to {}, got {kind}", NUM_KINDS - 1))? = true;
         }
         let chances = vec![1.0 / configs.len() as f64; configs.len()];
-        let boards = configs.into_iter().map(|config| Board::new(config, rows)).collect();
-        Ok(Self { boards, rows, kinds: offered, chances })
+        let all = configs.into_iter().map(|config| RowNetwork::new(config, rows)).collect();
+        Ok(Self { all, rows, kinds: offered, chances })
     }
 
     fn num_actions(&self) -> usize {
@@ -128,23 +128,23 @@ pub struct State {
 
 /// See the documentation of the module.
 pub struct RowsCage2 {
-    boards: Arc<Boards>,
+    networks: Arc<RowNetworks>,
     state: State,
 }
 
 impl RowsCage2 {
-    pub fn new(boards: Arc<Boards>) -> Self {
-        let episode = boards.boards[0].config.new_episode();
-        Self { boards, state: State { network: 0, episode } }
+    pub fn new(networks: Arc<RowNetworks>) -> Self {
+        let episode = networks.all[0].config.new_episode();
+        Self { networks, state: State { network: 0, episode } }
     }
 
-    fn board(&self) -> &Board {
-        &self.boards.boards[usize::from(self.state.network)]
+    fn network(&self) -> &RowNetwork {
+        &self.networks.all[usize::from(self.state.network)]
     }
 
     /// Returns whether an action on a host may have an effect now.
     fn may(&self, kind: usize, host: Host) -> bool {
-        let scenario = &self.board().config.scenario;
+        let scenario = &self.network().config.scenario;
         let blockers = scenario.blockers[2 + kind * scenario.len() + host].1;
         self.state.episode.network.ports[host] & blockers == 0
     }
@@ -154,19 +154,19 @@ impl SingleAgentEnv for RowsCage2 {
     type State = State;
 
     fn obs_len(&self) -> usize {
-        self.boards.rows * ROW
+        self.networks.rows * ROW
     }
 
     fn accepts(&self, action: i64) -> bool {
-        usize::try_from(action).is_ok_and(|action| action < self.boards.num_actions())
+        usize::try_from(action).is_ok_and(|action| action < self.networks.num_actions())
     }
 
     fn expected_action(&self) -> String {
-        format!("an integer from 0 to {}", self.boards.num_actions() - 1)
+        format!("an integer from 0 to {}", self.networks.num_actions() - 1)
     }
 
     fn seed(&mut self, seed: u64) {
-        self.state.episode.random = self.board().config.random_source(seed);
+        self.state.episode.random = self.network().config.random_source(seed);
     }
 
     fn reseed(&mut self, seed: u64) {
@@ -175,17 +175,17 @@ impl SingleAgentEnv for RowsCage2 {
 
     fn reset(&mut self, obs: &mut [f32]) {
         let State { network, episode } = &mut self.state;
-        if self.boards.boards.len() > 1 {
-            *network = episode.random.red_agent(&self.boards.chances) as u16;
+        if self.networks.all.len() > 1 {
+            *network = episode.random.red_agent(&self.networks.chances) as u16;
         }
-        self.boards.boards[usize::from(*network)].config.begin(episode);
+        self.networks.all[usize::from(*network)].config.begin(episode);
         self.observe(obs);
     }
 
     fn observe(&self, obs: &mut [f32]) {
-        obs.copy_from_slice(&self.board().fixed);
+        obs.copy_from_slice(&self.network().fixed);
         let State { episode, .. } = &self.state;
-        let hosts = self.board().config.scenario.len();
+        let hosts = self.network().config.scenario.len();
         for (host, row) in obs.chunks_exact_mut(ROW).take(hosts).enumerate() {
             let bits = episode.view.of(host);
             for (bit, entry) in row[BITS..SCANNED].iter_mut().enumerate() {
@@ -194,15 +194,15 @@ impl SingleAgentEnv for RowsCage2 {
             row[SCANNED] = episode.memory.scan_mark(host) / 2.0;
             for (decoy, entry) in row[CAN_START..IMAGE].iter_mut().enumerate() {
                 let kind = 2 + decoy;
-                *entry = f32::from(u8::from(self.boards.kinds[kind] && self.may(kind, host)));
+                *entry = f32::from(u8::from(self.networks.kinds[kind] && self.may(kind, host)));
             }
         }
     }
 
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step {
-        let config = &self.boards.boards[usize::from(self.state.network)].config;
+        let config = &self.networks.all[usize::from(self.state.network)].config;
         let scenario = &config.scenario;
-        let action = match self.boards.on_host(action as usize, scenario.len()) {
+        let action = match self.networks.on_host(action as usize, scenario.len()) {
             Some((kind, host)) => scenario.actions[2 + kind * scenario.len() + host],
             None => BlueAction::Sleep,
         };
@@ -213,13 +213,13 @@ impl SingleAgentEnv for RowsCage2 {
     }
 
     fn mask_len(&self) -> usize {
-        self.boards.num_actions()
+        self.networks.num_actions()
     }
 
     fn action_mask(&self, mask: &mut [u8]) {
-        let hosts = self.board().config.scenario.len();
+        let hosts = self.network().config.scenario.len();
         for (action, entry) in mask.iter_mut().enumerate() {
-            let on_host = self.boards.on_host(action, hosts);
+            let on_host = self.networks.on_host(action, hosts);
             *entry = on_host.map_or(action == 0, |(kind, host)| self.may(kind, host)).into();
         }
     }
@@ -230,8 +230,8 @@ impl SingleAgentEnv for RowsCage2 {
     }
 
     fn fingerprint(&self) -> String {
-        let configs: Vec<_> = self.boards.boards.iter().map(|board| &board.config).collect();
-        format!("CAGE 2 rows {} {:?} {configs:?}", self.boards.rows, self.boards.kinds)
+        let configs: Vec<_> = self.networks.all.iter().map(|network| &network.config).collect();
+        format!("CAGE 2 rows {} {:?} {configs:?}", self.networks.rows, self.networks.kinds)
     }
 
     fn state(&self) -> &State {
@@ -239,8 +239,8 @@ impl SingleAgentEnv for RowsCage2 {
     }
 
     fn check_state(&self, state: &State, phase: Phase) -> Result<(), String> {
-        let board = self.boards.boards.get(usize::from(state.network));
-        board.ok_or("its network is none of those that are drawn")?.config.check(&state.episode, phase)
+        let network = self.networks.all.get(usize::from(state.network));
+        network.ok_or("its network is none of those that are drawn")?.config.check(&state.episode, phase)
     }
 
     fn set_state(&mut self, state: State) {
@@ -248,7 +248,7 @@ impl SingleAgentEnv for RowsCage2 {
     }
 
     fn memory(&self) -> usize {
-        self.board().config.memory()
+        self.network().config.memory()
     }
 }
 
@@ -266,8 +266,8 @@ mod tests {
     fn a_row_without_a_host_is_empty_and_its_actions_are_sleep() {
         let config = Arc::new(Config { memory: Layout::Scan, ..Config::default() });
         let all: Vec<u16> = (0..NUM_KINDS as u16).collect();
-        let boards = Arc::new(Boards::new(vec![config], 15, &all).unwrap());
-        let mut env = RowsCage2::new(boards);
+        let networks = Arc::new(RowNetworks::new(vec![config], 15, &all).unwrap());
+        let mut env = RowsCage2::new(networks);
         env.seed(3);
         let mut obs = vec![9.0; env.obs_len()];
         env.reset(&mut obs);
@@ -278,7 +278,7 @@ mod tests {
         assert!(mask[1 + 13 * NUM_KINDS..].iter().all(|&allowed| allowed == 0));
         // Analyse, Remove and Restore of 13 hosts but the first one's Analyse, 41 decoys, and Sleep.
         assert_eq!(mask.iter().map(|&allowed| u32::from(allowed)).sum::<u32>(), 38 + 41 + 1);
-        let step = env.step(env.boards.num_actions() as i64 - 1, &mut obs);
+        let step = env.step(env.networks.num_actions() as i64 - 1, &mut obs);
         assert_eq!(step.reward, 0.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What tasks of users read of the vehicles of many environments: an array for each property, by name.
+//! Properties of the vehicles of many environments as arrays, by name, for tasks of users.
 //!
 //! An environment's vehicles have numbers from 0 on, its places in a row of such an array: those of the agents are the
 //! first, whether they are on the road or not, and the others follow in the order of the list.
@@ -24,10 +24,6 @@ pub trait Driven {
 
     /// Seconds since the episode began.
     fn time(&self) -> f64;
-
-    /// Ends the episode for those of `ended` that act and keeps their vehicles on the road; clears their flags of `alive`.
-    /// Returns whether it has ended for all.
-    fn end(&mut self, ended: &[u8], alive: &mut [u8]) -> bool;
 }
 
 /// A property of a vehicle, by its index.
@@ -141,10 +137,6 @@ mod tests {
 
         fn time(&self) -> f64 {
             0.0
-        }
-
-        fn end(&mut self, _ended: &[u8], _alive: &mut [u8]) -> bool {
-            true
         }
     }
 

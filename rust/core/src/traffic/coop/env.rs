@@ -9,7 +9,7 @@ use super::links;
 use super::observation::{self, OnLane, obs_len};
 use super::reward::{self, Outcome};
 use super::spawn::{self, Start};
-use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure, number_named};
+use crate::env::{ActionKind, Actions, AgentRows, Endable, Env, Phase, Real, Refused, ensure, number_named};
 use crate::memory::arrays;
 use crate::rng::Rng;
 use crate::traffic::columns::Driven;
@@ -540,7 +540,10 @@ impl Driven for Coop {
     fn time(&self) -> f64 {
         f64::from(self.state.steps) / f64::from(self.config.policy_frequency)
     }
+}
 
+impl Endable for Coop {
+    /// Vehicles of agents stay on the road.
     fn end(&mut self, ended: &[u8], alive: &mut [u8]) -> bool {
         for (driver, _) in self.state.drivers.iter_mut().zip(ended).filter(|(_, ended)| **ended != 0) {
             if let Some(vehicle) = driver.take().filter(|_| self.config.actions == ActionType::Continuous) {

@@ -17,7 +17,7 @@ use super::columns::Driven;
 use super::map::RoadMap;
 use super::road::Road;
 use super::scene::{Camera, Scene, Scenic};
-use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure};
+use crate::env::{ActionKind, Actions, AgentRows, Endable, Env, Phase, Real, Refused, ensure};
 use crate::memory::arrays;
 use crate::numpy_random::NumpyRandom;
 
@@ -280,7 +280,10 @@ impl Driven for Highway {
     fn time(&self) -> f64 {
         self.episode.time
     }
+}
 
+impl Endable for Highway {
+    /// Vehicles of agents stay on the road.
     fn end(&mut self, _ended: &[u8], alive: &mut [u8]) -> bool {
         alive[0] = 0;
         true

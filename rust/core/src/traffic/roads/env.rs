@@ -11,7 +11,7 @@ use super::links::Comms;
 use super::scenario::{Ends, MOST_PARTS, Parts, Place, Scenario};
 use super::template::Template;
 use super::world::World;
-use crate::env::{ActionKind, Actions, AgentRows, Env, Phase, Real, Refused, ensure, number_named};
+use crate::env::{ActionKind, Actions, AgentRows, Endable, Env, Phase, Real, Refused, ensure, number_named};
 use crate::memory::arrays;
 use crate::numpy_random::NumpyRandom;
 use crate::traffic::Traffic;
@@ -556,7 +556,10 @@ impl Driven for RoadEnv {
     fn time(&self) -> f64 {
         self.episode.time
     }
+}
 
+impl Endable for RoadEnv {
+    /// Vehicles of agents stay on the road.
     fn end(&mut self, ended: &[u8], alive: &mut [u8]) -> bool {
         let Episode { world, alive: acting, .. } = &mut self.episode;
         for (agent, acts) in acting.iter_mut().enumerate().filter(|(agent, acts)| **acts && ended[*agent] != 0) {
