@@ -23,7 +23,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -57,11 +57,13 @@ class Planned:
 
 @dataclass(frozen=True)
 class Row:
-    """Result of a run: its returns as (steps, mean return) of each evaluation, and its processor time."""
+    """Result of a run: its returns as (steps, mean return) of each evaluation, its processor time, and the measures of
+    the evaluation at its end, on other episodes, by name; empty in older rows."""
 
     run: Planned
     curve: list[tuple[int, float]]
     cpu_seconds: float
+    scores: dict[str, float] = field(default_factory=dict)
 
     @property
     def last(self) -> float:
@@ -101,9 +103,8 @@ def read_rows(path: Path) -> list[Row]:
 def row_of(line: str) -> Row:
     """A row from its line of JSON."""
     tree = json.loads(line)
-    return Row(
-        Planned(**tree["run"]), [(steps, value) for steps, value in tree["curve"]], tree["cpu_seconds"]
-    )
+    curve = [(steps, value) for steps, value in tree["curve"]]
+    return Row(**{**tree, "run": Planned(**tree["run"]), "curve": curve})
 
 
 def trained(run: Planned) -> Row:
@@ -120,10 +121,8 @@ def trained(run: Planned) -> Row:
             algo=run.algo,
             seed=run.seed,
             device="cpu",
-            collector="sequential",
-            threads=1,
             eval_points=run.points,
-            **settings,
+            **{"collector": "sequential", "threads": 1, **settings},
         )
         model.learn(run.steps, run_dir=Path(folder) / "run", progress=False)
         metrics = (Path(folder) / "run" / "metrics.jsonl").read_text()
@@ -133,8 +132,12 @@ def trained(run: Planned) -> Row:
         for row in rows
         if "eval/mean_reward" in row
     ]
+    assert model.summary is not None, "`learn` makes one"
+    last = model.summary.evaluation
+    scores = {} if last is None else {"mean_return": last.mean_return, **last.metrics()}
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return Row(run, curve, round(usage.ru_utime + usage.ru_stime, 1))
+    cpu_seconds = round(usage.ru_utime + usage.ru_stime, 1)
+    return Row(run, curve, cpu_seconds, {name: round(value, 4) for name, value in scores.items()})
 
 
 def in_a_process(run: Planned) -> Row:

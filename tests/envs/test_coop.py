@@ -213,8 +213,9 @@ def test_episode_statistics_agree_with_sums_over_steps(seed: int) -> None:
     _, alive = env.reset(seed=seed)
     assert env.episodes()["finished"] == 0 and np.isnan(env.episodes()["length"])
     rng = np.random.default_rng(seed)
-    returned, length, crashed, arrived = 0.0, 0, 0, 0
+    returned, length, crashed = 0.0, 0, 0
     speeds: list[float] = []
+    arrivals: list[int] = []
     while alive.any():
         actions = draw(env, rng) if rng.random() < 0.3 else np.ones((1, 9), np.int64)
         obs, rewards, terminations, _, after, info = env.step(actions)
@@ -223,7 +224,7 @@ def test_episode_statistics_agree_with_sums_over_steps(seed: int) -> None:
         speeds += list(obs[alive][:, 2] * 40)
         # The arrival is 150 m past the ramp's end, half of the unit of that distance.
         gone = obs[terminations]
-        arrived += int((gone[:, 7] <= -0.5).sum())
+        arrivals += [length] * int((gone[:, 7] <= -0.5).sum())
         crashed += int((gone[:, 7] > -0.5).sum())
         alive = after
     account = {key: values[0] for key, values in info["episode"].items()}
@@ -231,7 +232,10 @@ def test_episode_statistics_agree_with_sums_over_steps(seed: int) -> None:
     np.testing.assert_allclose(account["return_mean"], returned / 7, rtol=1e-5)
     np.testing.assert_allclose(account["mean_speed"], np.mean(speeds), rtol=1e-5)
     np.testing.assert_allclose(account["collision_rate"], crashed / 7)
-    np.testing.assert_allclose(account["success"], arrived / 7)
+    np.testing.assert_allclose(account["success"], len(arrivals) / 7)
+    # A step is a second.
+    assert account["driving_time"] == len(speeds)
+    np.testing.assert_allclose(account["arrival_time"], np.mean(arrivals) if arrivals else np.nan)
     assert 0 <= account["min_ttc"] <= 100 and (account["min_ttc"] == 0) == (crashed > 0)
     assert 0 <= account["throughput"] < 20_000
 

@@ -96,6 +96,8 @@ class TestContract:
         assert episode["finished"].tolist() == [1] * 4 and episode["length"].tolist() == [LENGTH] * 4
         assert episode["num_agents"].tolist() == [agents] * 4 and episode["success"].tolist() == [1] * 4
         assert episode["collision_rate"].tolist() == [0] * 4
+        np.testing.assert_allclose(episode["driving_time"], LENGTH * 0.1 * agents)
+        assert np.isnan(episode["arrival_time"]).all()
         np.testing.assert_allclose(episode["return_mean"], total, rtol=1e-5)
         assert (episode["throughput"] > 0).all() and (episode["min_ttc"] > 0).all()
 

@@ -322,7 +322,9 @@ def test_success_and_collisions_are_counted(name: str) -> None:
     for seed in range(20):
         _, alive = env.reset(seed=seed)
         crashed, whole = np.zeros((2, env.num_agents), np.bool_)
+        driven = np.zeros(env.num_agents)
         while alive.any():
+            driven += alive[0]
             *_, terminations, truncations, after, _ = env.step(draw(env, rng))
             cars = env.scene(0).cars()
             agents = np.argsort(np.where(cars["agent"] < 0, 999, cars["agent"]))[: env.num_agents]
@@ -334,6 +336,18 @@ def test_success_and_collisions_are_counted(name: str) -> None:
         episodes = env.episodes()
         assert episodes["collision_rate"][0] == crashed.mean() and episodes["success"][0] == whole.mean()
         assert episodes["mean_speed"][0] > 1
+        # A step is a second.
+        assert episodes["driving_time"][0] == driven.sum()
+        if name == CROSSING:
+            arrivals = driven[whole]
+            np.testing.assert_allclose(
+                episodes["throughput"][0], 3600 * len(arrivals) / episodes["length"][0]
+            )
+            np.testing.assert_allclose(
+                episodes["arrival_time"][0], arrivals.mean() if len(arrivals) else np.nan
+            )
+        else:
+            assert np.isnan([episodes[key][0] for key in ("throughput", "arrival_time")]).all()
         all_crashed.append(crashed.mean())
         all_whole.append(whole.mean())
     assert 0 < np.mean(all_crashed) < 1 and 0 < np.mean(all_whole) < 1

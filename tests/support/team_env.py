@@ -75,6 +75,7 @@ class TeamEnv:
         self.alive = np.zeros(shape, np.bool_)
         self.sums = np.zeros(shape)
         self.moved = np.zeros(shape)
+        self.driven = np.zeros(shape)
         self.arrived = np.zeros(shape, np.bool_)
         self.crashed = np.zeros(shape, np.bool_)
         self.last = {name: np.zeros(num_envs, kind) for name, kind in EPISODE.items()}
@@ -125,6 +126,7 @@ class TeamEnv:
         truncated = self.alive & late[:, None]
         self.sums += reward
         self.moved += np.abs(moves) * before
+        self.driven += before
         self.arrived |= arrived
         self.crashed |= crashed
         rewards[:] = reward.reshape(-1)
@@ -225,7 +227,7 @@ class TeamEnv:
         self.density = np.where(mask, self.next_density, self.density)
         fresh = np.arange(self.num_agents) < self.agents[:, None]
         self.alive = np.where(mask[:, None], fresh, self.alive)
-        for array in (self.age, self.sums, self.moved, self.arrived, self.crashed):
+        for array in (self.age, self.sums, self.moved, self.driven, self.arrived, self.crashed):
             array[mask] = 0
 
     def finish(self, mask: Any) -> None:
@@ -244,6 +246,8 @@ class TeamEnv:
             "throughput": self.arrived.sum(1) * 3600.0 / np.maximum(self.age, 1),
             "min_ttc": np.full(self.num_envs, np.inf),
             "success": mean(self.arrived),
+            "driving_time": self.driven.sum(1),
+            "arrival_time": (self.driven * self.arrived).sum(1) / np.maximum(self.arrived.sum(1), 1),
         }
         for name, array in self.last.items():
             array[mask] = values[name][mask]
@@ -284,4 +288,6 @@ EPISODE = {
     "throughput": np.float64,
     "min_ttc": np.float64,
     "success": np.float64,
+    "driving_time": np.float64,
+    "arrival_time": np.float64,
 }

@@ -850,8 +850,8 @@ class RoadVec(_Columns):
         """As `CoopVec.links`."""
 
     def episodes(self) -> dict[str, NDArray[Any]]:
-        """Results of ended episodes, as `fastrl.envs.MultiAgentVectorEnv.episodes` gives them; `throughput` and
-        `min_ttc` are NaN."""
+        """Results of ended episodes, as `fastrl.envs.MultiAgentVectorEnv.episodes` gives them; `min_ttc` is NaN,
+        `throughput` counts the agents that arrive, NaN on roads without a goal."""
 
     def scene(self, env: int) -> TrafficScene:
         """The scene of an environment, as `RingVec.scene`."""

@@ -17,6 +17,8 @@ EPISODE_FIELDS = (
     "throughput",
     "min_ttc",
     "success",
+    "driving_time",
+    "arrival_time",
 )
 """Keys of `MultiAgentVectorEnv.episodes()`: the number of finished episodes, and measures of the last one."""
 

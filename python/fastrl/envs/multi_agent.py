@@ -334,8 +334,10 @@ class MultiAgentVectorEnv(Rebuilt):
         `finished` int64: the number of episodes finished so far. The others are float64, NaN before the first end:
         `length` in steps, `return_mean` (mean over the agents of their sums of rewards), `num_agents`,
         `collision_rate` (share of the agents that crashed), `mean_speed` m/s, `throughput` vehicles/h, `min_ttc` s
-        (the shortest time to collision of any agent), `success` (share of the agents that reached their goal). A value
-        that the simulator does not know is NaN. Measures of one simulator alone follow, `v2i_rate` for example.
+        (the shortest time to collision of any agent), `success` (share of the agents that reached their goal),
+        `driving_time` s (of all agents together), `arrival_time` s (mean over the agents that arrived, from the start
+        of the episode). A value that the simulator does not know is NaN. Measures of one simulator alone follow,
+        `v2i_rate` for example.
         """
         logged = {} if self._log is None else self._log.episodes()
         if not hasattr(self._native, "episodes"):

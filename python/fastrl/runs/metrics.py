@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,19 @@ def mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
     """Mean and standard error, NaN of a single value."""
     spread = float(values.std(ddof=1)) if len(values) > 1 else math.nan
     return float(values.mean()), spread / math.sqrt(len(values))
+
+
+def ratio_and_error(parts: NDArray[Any], counts: NDArray[Any]) -> tuple[float, float]:
+    """A mean over all that is counted in E episodes, such as seconds over arrivals, and its standard error, that of a
+    ratio of means; NaN where nothing is counted, and the error of a single episode.
+
+    Args:
+        parts, counts: [E].
+    """
+    if not counts.any():
+        return math.nan, math.nan
+    ratio = float(parts.sum() / counts.sum())
+    return ratio, mean_and_error(parts - ratio * counts)[1] / float(counts.mean())
 
 
 def moments(values: Sequence[float]) -> dict[str, float]:

@@ -182,7 +182,7 @@ proptest! {
         let mut played = Played::new(&config, difficulty, seed);
         let mut before: Vec<Option<usize>> = played.world.drivers().to_vec();
         let mut returns = 0.0;
-        let (mut crashes, mut successes, mut steps) = (0, 0, 0);
+        let (mut crashes, mut successes, mut steps, mut driven) = (0, 0, 0, 0);
         loop {
             for (row, driver) in played.world.drivers().iter().enumerate() {
                 if let &Some(me) = driver {
@@ -195,6 +195,7 @@ proptest! {
             let count = played.world.traffic().vehicles.x.len();
             let ended = played.step();
             steps += 1;
+            driven += before.iter().flatten().count();
             // Vehicles leave before the step, and keep their indices unless one with a smaller index left.
             if played.world.traffic().vehicles.x.len() == count {
                 let acting: Vec<(usize, usize)> =
@@ -238,6 +239,10 @@ proptest! {
         prop_assert!((last.return_mean - returns / agents).abs() < 1e-9);
         prop_assert_eq!(last.collision_rate, crashes as f64 / agents);
         prop_assert_eq!(last.success, successes as f64 / agents);
+        let seconds = driven as f64 * config.period();
+        prop_assert!((last.driving_time - seconds).abs() < 1e-9 * seconds);
+        let has_arrived = config.task == Task::Merge && successes > 0;
+        prop_assert_eq!(last.arrival_time > 0.0 && last.arrival_time <= f64::from(steps) * config.period(), has_arrived);
         prop_assert_eq!(last.min_ttc == 0.0, crashes > 0);
         prop_assert!((0.0..=MAX_TTC).contains(&last.min_ttc));
     }

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.envs.cage2.env import ACTIONS, HOSTS, Cage2VectorEnv
-from fastrl.runs.metrics import mean_and_error
+from fastrl.runs.metrics import mean_and_error, ratio_and_error
 from fastrl.training.comparison import Estimate
 
 # Red stands on User0 from the first step to the last.
@@ -147,12 +147,8 @@ def _mean(values: NDArray[Any]) -> Estimate:
 
 
 def _ratio(parts: NDArray[Any], counts: NDArray[Any]) -> Estimate:
-    """The mean over all that is counted in E episodes; its standard error is that of a ratio of means."""
-    if not counts.any():
-        return _NOTHING
-    ratio = float(parts.sum() / counts.sum())
-    error = mean_and_error(parts - ratio * counts)[1] / float(counts.mean())
-    return Estimate(ratio, error if len(counts) > 1 else np.nan)
+    """The mean over all that is counted in E episodes."""
+    return Estimate(*ratio_and_error(parts, counts)) if counts.any() else _NOTHING
 
 
 def _estimate(tree: Mapping[str, Any]) -> Estimate:

@@ -16,7 +16,7 @@ from fastrl.runs.settings import RunConfig
 from fastrl.tasks import traffic
 from fastrl.tasks.opponents import opposed
 from fastrl.tasks.traffic.curriculum import Curriculum, CurriculumCallback, CurriculumConfig
-from fastrl.tasks.traffic.scores import Scores, score, score_table
+from fastrl.tasks.traffic.scores import Scores, score, score_tables
 from fastrl.tasks.traffic.settings import (
     PRESETS,
     EnvConfig,
@@ -191,7 +191,7 @@ class TrafficTask(Task):
         title = (
             f"{counted(first.episodes, 'episode')} on the seeds of --seed {first.seed}, without exploration"
         )
-        show(console, score_table(scores, title))
+        show(console, *score_tables(scores, title))
         print_lines(console, *comparison.lines())
 
     def scores_from_tree(self, tree: Mapping[str, Any]) -> Scores:

@@ -17,18 +17,32 @@ pub struct Episode {
     pub collision_rate: f64,
     /// Mean speed of the agents while they drove, m/s.
     pub mean_speed: f64,
-    /// Vehicles an hour, background included, past the counter.
+    /// Vehicles an hour, background included, past the counter; on roads without one, agents that arrived.
     pub throughput: f64,
     /// Shortest time to a collision of an agent with the vehicle ahead in its lane, at constant speeds, s: 0 after
     /// a crash of an agent, and at most [`MAX_TTC`].
     pub min_ttc: f64,
     /// Share of the agents that ended well: arrived, or whole at the end of the time where the road has no end.
     pub success: f64,
+    /// Seconds that the agents drove, all together.
+    pub driving_time: f64,
+    /// Mean seconds until agents arrived, of those that did; NaN if none did.
+    pub arrival_time: f64,
 }
 
 impl Episode {
-    pub const FIELDS: [&str; 8] =
-        ["length", "return_mean", "num_agents", "collision_rate", "mean_speed", "throughput", "min_ttc", "success"];
+    pub const FIELDS: [&str; 10] = [
+        "length",
+        "return_mean",
+        "num_agents",
+        "collision_rate",
+        "mean_speed",
+        "throughput",
+        "min_ttc",
+        "success",
+        "driving_time",
+        "arrival_time",
+    ];
 
     pub const NONE: Self = Self {
         length: f64::NAN,
@@ -39,13 +53,16 @@ impl Episode {
         throughput: f64::NAN,
         min_ttc: f64::NAN,
         success: f64::NAN,
+        driving_time: f64::NAN,
+        arrival_time: f64::NAN,
     };
 
     /// All numbers, by `FIELDS`.
     pub fn numbers(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        let Self { length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success } = *self;
-        let numbers = [length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, success];
-        Self::FIELDS.into_iter().zip(numbers)
+        let Self { length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc, .. } = *self;
+        let Self { success, driving_time, arrival_time, .. } = *self;
+        let first = [length, return_mean, num_agents, collision_rate, mean_speed, throughput, min_ttc];
+        Self::FIELDS.into_iter().zip(first.into_iter().chain([success, driving_time, arrival_time]))
     }
 }
 
@@ -62,6 +79,9 @@ pub struct Account {
     pub min_ttc: f64,
     /// Vehicles past the counter when they were taken from the road.
     pub passed: u32,
+    /// Agents that arrived, and the sum of their times since the episode began, s.
+    pub arrived: u32,
+    pub arrival_seconds: f64,
 }
 
 impl Account {
@@ -75,7 +95,15 @@ impl Account {
             speed_count: 0,
             min_ttc: MAX_TTC,
             passed: 0,
+            arrived: 0,
+            arrival_seconds: 0.0,
         }
+    }
+
+    /// Counts the arrival of an agent, `seconds` after the episode began.
+    pub fn arrive(&mut self, seconds: f64) {
+        self.arrived += 1;
+        self.arrival_seconds += seconds;
     }
 
     /// The results of the episode: after `steps` steps, in `seconds`, with `beyond` vehicles of the road past the
@@ -91,6 +119,8 @@ impl Account {
             throughput: (f64::from(self.passed) + beyond as f64) / seconds * 3600.0,
             min_ttc: if self.crashed > 0 { 0.0 } else { self.min_ttc },
             success: f64::from(self.succeeded) / agents,
+            driving_time: f64::from(self.speed_count) * seconds / f64::from(steps),
+            arrival_time: self.arrival_seconds / f64::from(self.arrived),
         }
     }
 }

@@ -260,6 +260,7 @@ impl Coop {
     /// Records the outcome of a step for an agent in the counters and in the status of its vehicle.
     fn record(&mut self, vehicle: usize, outcome: Outcome, is_last: bool) {
         let ttc = time_to_collision(&self.state.traffic, vehicle);
+        let seconds = self.time();
         let State { traffic, statuses, account, .. } = &mut self.state;
         account.speed_sum += traffic.vehicles.speed[vehicle];
         account.speed_count += 1;
@@ -269,6 +270,7 @@ impl Coop {
             account.crashed += 1;
         } else if outcome.arrived {
             statuses[vehicle] = Status::Leaving;
+            account.arrive(seconds);
         }
         let stayed_whole = is_last && self.config.task == Task::Highway && !outcome.crashed;
         account.succeeded += u32::from(outcome.arrived || stayed_whole);
@@ -288,8 +290,7 @@ impl Coop {
     fn close_account(&mut self) {
         let State { traffic, steps, account, .. } = &self.state;
         let beyond = traffic.vehicles.x.iter().filter(|&&x| x >= self.config.counter()).count();
-        let seconds = f64::from(*steps) / f64::from(self.config.policy_frequency);
-        self.state.last = account.close(*steps, seconds, beyond);
+        self.state.last = account.close(*steps, self.time(), beyond);
         self.state.last_links = self.state.links.as_ref().map_or_else(LinkAccount::default, |links| *links.total());
         self.state.finished += 1;
     }
@@ -493,6 +494,7 @@ impl Env for Coop {
         let agents = account.agents;
         let counted = agents as usize <= config.max_agents
             && account.crashed.max(account.succeeded) <= agents
+            && account.arrived <= account.succeeded
             && u64::from(account.speed_count) <= u64::from(state.steps) * u64::from(agents)
             && account.passed as usize <= Difficulty::most_vehicles(config)
             && state.finished < 1 << 62;

@@ -348,6 +348,7 @@ impl Env for Ring {
             "throughput" => 3600.0 * last.mean_speed * self.config.num_vehicles as f64 / last.ring_length,
             "min_ttc" => last.min_ttc,
             "success" => f64::from(u8::from(!last.collided)),
+            "driving_time" => f64::from(last.length) * f64::from(self.config.sims_per_step) * self.config.dt * agents,
             _ => f64::NAN,
         }
     }

@@ -294,26 +294,32 @@ impl RoadEnv {
     /// Counts what has become of an agent that acts no more.
     fn settle(&mut self, agent: usize) {
         let scenario = &self.scenario;
-        let Episode { world, account, .. } = &mut self.episode;
+        let Episode { world, time, account, .. } = &mut self.episode;
         // One whose vehicle has left the roads has arrived.
-        let Some(vehicle) = world.vehicle_of(agent) else {
-            account.succeeded += 1;
-            return;
-        };
-        let crashed = world.traffic.vehicles.crashed[vehicle];
-        let done_well = if scenario.has_goal() {
-            scenario.has_succeeded(world, vehicle)
-        } else {
-            !scenario.is_done(world, vehicle)
-        };
+        let (crashed, done_well) = world.vehicle_of(agent).map_or((false, true), |vehicle| {
+            let done_well = if scenario.has_goal() {
+                scenario.has_succeeded(world, vehicle)
+            } else {
+                !scenario.is_done(world, vehicle)
+            };
+            (world.traffic.vehicles.crashed[vehicle], done_well)
+        });
         account.crashed += u32::from(crashed);
         account.succeeded += u32::from(!crashed && done_well);
+        if !crashed && done_well && scenario.has_goal() {
+            account.arrive(*time);
+        }
     }
 
     fn close_account(&mut self) {
         let Episode { account, steps, links, .. } = &self.episode;
-        // Nobody counts vehicles, and times to a collision, on roads of any shape.
-        let last = metrics::Episode { throughput: f64::NAN, min_ttc: f64::NAN, ..account.close(*steps, 1.0, 0) };
+        let seconds = f64::from(*steps) / self.config.policy_frequency;
+        let mut last = account.close(*steps, seconds, account.arrived as usize);
+        // Nobody counts times to a collision on roads of any shape, and vehicles where none has a goal.
+        last.min_ttc = f64::NAN;
+        if !self.scenario.has_goal() {
+            last.throughput = f64::NAN;
+        }
         self.episode.last_links = links.as_ref().map_or_else(LinkAccount::default, |links| *links.total());
         self.episode.last = last;
         self.episode.finished += 1;
@@ -501,7 +507,10 @@ impl Env for RoadEnv {
         let account = &state.account;
         let acting = state.alive.iter().filter(|&&alive| alive).count();
         let settled = account.crashed as usize + account.succeeded as usize;
-        let counted = account.agents as usize == present && settled + acting <= present && state.finished < 1 << 62;
+        let counted = account.agents as usize == present
+            && settled + acting <= present
+            && account.arrived <= account.succeeded
+            && state.finished < 1 << 62;
         ensure(counted, "the counters of the episode are impossible")?;
         match (&config.comms, &state.links) {
             (None, None) => {}
