@@ -4,6 +4,7 @@
 `{speed} envs-cage2 ...`: tables of measurements, from `docs/benchmarks/data/envs-cage2.json`, which benches write;
 those with the same title share tables.
 `{seconds-to-score}`: the table of `benches/seconds_to_score.py`, and its chart once it is drawn.
+`{traffic-teams}`: those of `benches/traffic_teams.py`.
 
 A file of results has `score`, what the numbers are; `digits` of them after the point; if known, `date`, `unit` and
 `mark`, the heading of marks that groups have. Each of its `groups` has trainings that differ in the seed alone: some of
@@ -25,11 +26,12 @@ from sphinx.util.docutils import SphinxDirective
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benches"))
 import report
 import seconds_to_score
+import traffic_teams
 from results import read
 
 DOCS = Path(__file__).resolve().parent.parent
 RESULTS, DATA = DOCS / "benchmarks" / "results", DOCS / "benchmarks" / "data"
-CHART = DOCS / "images" / "seconds-to-score.svg"
+IMAGES = DOCS / "images"
 NAMES = ("environment", "command", "contender", "steps", "mark", "seeds", "scores", "mean", "cpu_seconds")
 HEADINGS = {"contender": "", "scores": "each seed", "mean": "mean", "cpu_seconds": "CPU seconds"}
 COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -39,6 +41,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("results", Results)
     app.add_directive("speed", Speed)
     app.add_directive("seconds-to-score", SecondsToScore)
+    app.add_directive("traffic-teams", TrafficTeams)
     return {"parallel_read_safe": True}
 
 
@@ -71,10 +74,27 @@ class SecondsToScore(SphinxDirective):
     """The board of seconds until a score is reached."""
 
     def run(self) -> list[nodes.Node]:
-        for file in (seconds_to_score.ROWS, seconds_to_score.PLAN, CHART):
+        for file in (seconds_to_score.ROWS, seconds_to_score.PLAN):
             self.env.note_dependency(str(file))
-        chart = f"\n\n![Seconds until a score is reached](/images/{CHART.name})" if CHART.exists() else ""
-        return self.parse_text_to_nodes(seconds_to_score.table(seconds_to_score.board()) + chart)
+        picture = chart(self, "seconds-to-score.svg", "Seconds until a score is reached")
+        return self.parse_text_to_nodes(seconds_to_score.table(seconds_to_score.board()) + picture)
+
+
+class TrafficTeams(SphinxDirective):
+    """Tables of teams in traffic with and without radio."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(str(traffic_teams.FILE))
+        picture = chart(
+            self, "traffic-teams.svg", "Measures of teams in traffic by world, algorithm and channel"
+        )
+        return self.parse_text_to_nodes(traffic_teams.tables(traffic_teams.board()) + picture)
+
+
+def chart(directive: SphinxDirective, name: str, caption: str) -> str:
+    """A picture of docs/images in Markdown, once it is drawn."""
+    directive.env.note_dependency(str(IMAGES / name))
+    return f"\n\n![{caption}](/images/{name})" if (IMAGES / name).exists() else ""
 
 
 def found(name: str) -> list[Path]:

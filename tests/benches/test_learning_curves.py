@@ -42,6 +42,23 @@ def test_runs_come_seed_by_seed_with_the_settings_of_their_variant() -> None:
     assert [run.settings for run in runs[:3]] == [{"x": 1}, {"x": 2}, {"x": 4, "y": 3}]
 
 
+def test_algorithms_share_variants_and_variants_add_options_of_the_environment() -> None:
+    group = {
+        "env": "A",
+        "algo": ["ippo", "mappo"],
+        "steps": 10,
+        "seeds": 1,
+        "options": ["a=1"],
+        "variants": {"plain": {}, "more": {"env__options": ["b=2"]}},
+    }
+    runs = [(run.algo, run.variant, run.settings["env__options"]) for run in planned({"runs": [group]})]
+    assert runs == [
+        (algo, *variant)
+        for algo in ("ippo", "mappo")
+        for variant in (("plain", ["a=1"]), ("more", ["a=1", "b=2"]))
+    ]
+
+
 def test_runs_that_have_a_row_of_the_same_settings_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

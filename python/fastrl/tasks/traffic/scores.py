@@ -33,7 +33,8 @@ class Scores:
         mean_return: of the agents' sums of rewards; standard_error: of that mean over episodes.
         success_rate, collision_rate: shares of the agents that ended well, and that crashed.
         mean_speed: m/s; min_ttc: s, of each episode the shortest time to a collision.
-        throughput: vehicles/h, background included, past the counter of a cooperative road; elsewhere agents that arrive.
+        throughput: vehicles/h, background included, past the counter of a cooperative road; elsewhere agents that
+            arrive.
         mean_length: steps.
         success_error, collision_error, throughput_error: standard errors over episodes; NaN in older files.
         collisions_per_vehicle_hour: crashes of agents by the hours that they drove, all together; with standard error.
@@ -140,8 +141,8 @@ def scores_of(records: NDArray[np.void], seed: int) -> Scores:
 
 
 def score_tables(scores: Sequence[tuple[str, Scores]], title: str) -> list[Table]:
-    """Tables with a row for each policy: its scores, then what they say of the traffic. With standard errors over episodes;
-    TTC is the mean of the episodes' shortest times to a collision. What the environment does not know has no column."""
+    """Tables with a row for each policy: its scores, then measures of the traffic, with standard errors over episodes. TTC
+    is the mean of the episodes' shortest times to a collision. What the environment does not know has no column."""
     returns = {
         "return": [
             plus_minus(it.mean_return, it.standard_error, 2 if abs(it.mean_return) < 100 else 0)
