@@ -7,8 +7,8 @@ A plan is ``benches/curves/NAME.toml``: tables ``runs`` (``env``, ``algo``, one 
 ``variants``), each with the settings that all of its variants share, with options of the environment, to which variants
 add theirs, and with ``random_demos``, a number of episodes of random actions, if it learns from recorded ones. A run is
 a process of one thread, evaluated without exploration at ``points`` equal parts of its steps. Rows are appended to
-``docs/benchmarks/results/NAME.jsonl`` as runs end; runs that have a row with the same settings are left out, so the same
-command continues after an interruption.
+``docs/benchmarks/results/NAME.jsonl`` as runs end; runs that have a row with the same settings are left out, so the
+same command continues after an interruption.
 """
 
 from __future__ import annotations

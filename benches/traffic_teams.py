@@ -50,7 +50,7 @@ class Measure:
 
 
 MEASURES = (
-    Measure("success_rate", "whole, %", factor=100.0),
+    Measure("success_rate", "success, %", factor=100.0),
     Measure("collisions_per_vehicle_hour", "crashes per vehicle-hour", lower_is_better=True),
     Measure("throughput", "vehicles/h", digits=0),
     Measure("arrival_time", "s to arrival", lower_is_better=True),

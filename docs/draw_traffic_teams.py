@@ -36,8 +36,9 @@ def draw(rows: Sequence[Row]) -> Figure:
             if own:
                 _draw_cells(axes, own, algorithms)
             else:
-                axes.text(0.5, 0.5, "not known", ha="center", va="center", c="#7a7a7a")
-                axes.set_axis_off()
+                axes.text(0.5, 0.5, "none", ha="center", va="center", c="#7a7a7a")
+                axes.set(xticks=[], yticks=[])
+                axes.spines[:].set_visible(False)
             if measure is MEASURES[0]:
                 axes.set_title(world, loc="left")
         line[0].set_ylabel(measure.heading)

@@ -108,7 +108,7 @@ def test_effects_are_those_of_each_algorithm_and_of_all() -> None:
 def test_the_tables_say_what_the_radio_does() -> None:
     lines = tables(some_rows()).splitlines()
     verdict = lines[0]
-    assert verdict.startswith("- merge, radio less no radio: whole, % 20.0 (20.0 to 20.0), better;")
+    assert verdict.startswith("- merge, radio less no radio: success, % 20.0 (20.0 to 20.0), better;")
     assert "crashes per vehicle-hour -20.0 (" in verdict
     assert "vehicles/h 0 (0 to 0), no difference shown" in verdict and verdict.endswith(
         "no difference shown."
