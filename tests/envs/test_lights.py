@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Discrete
-from pettingzoo.test import parallel_api_test, parallel_seed_test
 from sumo_lights import record
 
 from fastrl.envs import make_multi
 from fastrl.envs.adapters.pettingzoo import parallel_env
 from fastrl.envs.roads import from_sumo
 from fastrl.envs.traffic.lights import NETWORKS, LightsVectorEnv, files_of
+from fastrl.envs.traffic.sumo_config import TOWN
 
 ID = "fastrl/lights-v0"
 SUMO = Path(__file__).parents[1] / "support" / "golden" / "sumo"
@@ -31,7 +31,9 @@ class Model:
         self.lanes: list[list[int]] = []
         for light in network.lights:
             links = sorted(
-                (one.light[1], one.start) for one in network.connections if one.light and one.light[0] == light
+                (one.light[1], one.start)
+                for one in network.connections
+                if one.light and one.light[0] == light
             )
             starts = dict.fromkeys(start for _, start in links)
             self.lanes.append([names[edge, edge, i] for edge, i in starts])
@@ -82,7 +84,9 @@ def test_observations_and_rewards_are_those_of_a_slow_model(net: str) -> None:
     waited = 0.0
     for _ in range(300):
         # Seldom, so that queues form.
-        actions = np.where(rng.random(env.num_agents) < 0.1, rng.integers(4, size=env.num_agents), model.green)
+        actions = np.where(
+            rng.random(env.num_agents) < 0.1, rng.integers(4, size=env.num_agents), model.green
+        )
         model.act(actions)
         obs, rewards, terminations, truncations, alive, _ = env.step(actions[None])
         expected, returns = model.second()
@@ -188,3 +192,87 @@ def test_departures_at_a_fixed_light_are_near_sumos(tmp_path: Path, period: int,
         print(edge, wanted, found, np.mean(theirs["queues"][edge]), np.mean(queues[edge]))
         assert np.abs(wanted - found).max() <= tolerance * 100
     assert env.episodes()["crashes"].max() <= 0 or True
+
+
+@pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
+def test_seeds_fix_episodes_and_states_restore_them(mode: str) -> None:
+    options: dict[str, Any] = {"net": "grid", "autoreset_mode": mode, "duration": 42}
+    env, other = make_multi(ID, 3, **options), make_multi(ID, 3, num_threads=1, **options)
+
+    def play(env: Any, steps: int, seed: int) -> list[Any]:
+        rng, results = np.random.default_rng(seed), []
+        for _ in range(steps):
+            results.append(env.step(rng.integers(4, size=(3, 4)))[:5])
+            if mode == "disabled" and not results[-1][4].any():
+                env.reset()
+        return results
+
+    np.testing.assert_equal(env.reset(seed=4), other.reset(seed=[4, 5, 6]))
+    np.testing.assert_equal(play(env, 30, 0), play(other, 30, 0))
+    state = env.save_state()
+    future = play(env, 20, 1)
+    third = make_multi(ID, 3, **options)
+    third.load_state(state)
+    np.testing.assert_equal(future, play(third, 20, 1))
+    assert third.save_state() == env.save_state() != state
+    with pytest.raises(ValueError, match="cannot be restored"):
+        make_multi(ID, 3, **{**options, "fixed": True}).load_state(state)
+
+
+def test_networks_of_ones_own_and_random_trips() -> None:
+    """The town of `fastrl/road-v0`: a file, a network, and lights of fewer phases."""
+    town = from_sumo(TOWN)
+    env = LightsVectorEnv(2, net=town, vehicles_count=30, duration=60)
+    assert env.num_agents == len(town.lights) == 4
+    obs, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(obs, LightsVectorEnv(2, net=TOWN, vehicles_count=30).reset(seed=0)[0])
+    greens = env.single_action_space.n  # type: ignore[union-attr]
+    assert (obs[..., :greens].sum(-1) == 1).all() and obs[..., greens + 1 :].any()
+    assert len(env._native.scene(1).cars()["id"]) > 20
+
+
+def test_pettingzoo_and_pictures() -> None:
+    env = parallel_env(ID, net="arterial", duration=20, render_mode="rgb_array")
+    obs, _ = env.reset(seed=0)
+    assert len(obs) == 3 and env.action_space("agent_0") == Discrete(4)
+    while env.agents:
+        *_, truncations, infos = env.step(dict.fromkeys(env.agents, 0))
+    assert all(truncations.values()) and infos["agent_0"]["episode"]["length"] == 4
+    picture = env.render()
+    assert picture is not None and picture.shape == (600, 600, 3) and picture.std() > 10
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"net": "nowhere"}, ValueError, "nowhere"),
+        ({"net": 3}, TypeError, "net: expected"),
+        ({"net": SUMO / "spider.net.xml"}, ValueError, "net: expected traffic lights"),
+        ({"demand": "nowhere.rou.xml"}, ValueError, "nowhere.rou.xml"),
+        ({"delta_time": 0}, ValueError, "delta_time: expected 1 to 3600, got 0"),
+        ({"yellow_time": 0}, ValueError, "yellow_time: expected 1 to 3600, got 0"),
+        ({"min_green": 2.5}, TypeError, "min_green: expected an integer"),
+        ({"duration": 0}, ValueError, "duration: expected 1 to 1000000, got 0"),
+        ({"simulation_frequency": 1000}, ValueError, "simulation_frequency: expected 1 to 100, got 1000"),
+        ({"fixed": 3}, TypeError, "fixed"),
+        ({"vehicles_count": -1}, ValueError, "vehicles_count"),
+        ({"num_envs": 0}, ValueError, "num_envs"),
+        ({"autoreset_mode": "never"}, ValueError, "autoreset_mode"),
+    ],
+)
+def test_unusable_options_are_named(options: dict[str, Any], kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        make_multi(ID, **{"num_envs": 2, **options})
+
+
+def test_unusable_actions_change_nothing() -> None:
+    env = make_multi(ID, 2, net="arterial")
+    env.reset(seed=0)
+    before = env.save_state()
+    actions = np.zeros((2, 3), np.int64)
+    actions[1, 2] = 4
+    with pytest.raises(
+        ValueError, match="action of agent 2 of environment 1: expected an integer from 0 to 3"
+    ):
+        env.step(actions)
+    assert env.save_state() == before

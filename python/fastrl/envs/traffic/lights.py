@@ -61,6 +61,15 @@ def files_of(net: str) -> tuple[Path, Path]:
     return _FOLDER / f"{net}.net.xml", _FOLDER / f"{net}.rou.xml"
 
 
+def count_lights(net: RoadNetwork | str | Path) -> int:
+    """The number of lights of a network, as `LightsVectorEnv` takes it."""
+    return len(_network(net).lights)
+
+
+def _network(net: RoadNetwork | str | Path) -> RoadNetwork:
+    return network_of(files_of(net)[0] if isinstance(net, str) and net in NETWORKS else net)
+
+
 class LightsVectorEnv(MultiAgentVectorEnv):
     """K environments with a traffic light for each agent; the module documents observations, actions and rewards.
 
@@ -102,10 +111,9 @@ class LightsVectorEnv(MultiAgentVectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
-        if isinstance(net, str) and net in NETWORKS:
-            net, own = files_of(net)
-            demand = own if demand is None else demand
-        self.network: RoadNetwork = network_of(net)
+        if demand is None and isinstance(net, str) and net in NETWORKS:
+            demand = files_of(net)[1]
+        self.network: RoadNetwork = _network(net)
         found = demand_of(demand, self.network)
         count = RANDOM_VEHICLES if found is None else MOST_VEHICLES
         if vehicles_count is not None:
