@@ -1,5 +1,7 @@
-"""Traffic before lights by libsumo, which is one simulation a process: `record(...)` starts this file in a process of its
-own."""
+"""Traffic before lights by libsumo.
+
+libsumo is one simulation a process: `record(...)` starts this file in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 # The cars of highway-env, as far as SUMO's IDM has their numbers.
-CAR = "carFollowModel='IDM' accel='3' decel='5' tau='1.5' minGap='2.5' length='5' sigma='0' speedFactor='1' speedDev='0'"
+CAR = "carFollowModel='IDM' accel='3' decel='5' tau='1.5' minGap='2.5' length='5' sigma='0' speedDev='0'"
 
 
 def record(folder: Path, net: Path, demand: Path, seconds: int, seed: int = 0) -> dict[str, Any]:

@@ -860,9 +860,9 @@ class RoadVec(_Columns):
 class LightsVec(_Vec):
     """N networks of SUMO whose traffic lights are agents. `fastrl.envs.traffic.lights` explains the options.
 
-    `options`: those of `RoadVec`'s scenario "trips", without agents. The times are whole seconds, `simulation_frequency`
-    frames a second. Threads, forks and `close` as in `_Vec`. ValueError: an option is out of range, or the network has
-    no lights.
+    `options`: those of `RoadVec`'s scenario "trips", without agents. The times are whole seconds,
+    `simulation_frequency` frames a second. Threads, forks and `close` as in `_Vec`. ValueError: an option is out of
+    range, or the network has no lights.
     """
 
     def __new__(

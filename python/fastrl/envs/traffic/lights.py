@@ -1,10 +1,11 @@
 """Traffic lights as agents, on networks of SUMO: each chooses its next green phase.
 
-Observations, actions and rewards are those that sumo-rl has by default (https://lucasalegre.github.io/sumo-rl), so that
-one task can be posed to both. The traffic is that of `fastrl/road-v0`: the IDM, and right of way by the junctions' rules.
+Observations, actions and rewards are those that sumo-rl has by default (https://lucasalegre.github.io/sumo-rl), so
+that one task can be posed to both. The traffic is that of `fastrl/road-v0`: the IDM, and right of way by the junctions'
+rules.
 
-A light of the file has its green phases, those with a green link and no amber one, in the order of its program. G is the
-most green phases of a light, L the most lanes that lead to one.
+A light of the file has its green phases, those with a green link and no amber one, in the order of its program. G is
+the most green phases of a light, L the most lanes that lead to one.
 
 **Observation** of a light, float32 [G + 1 + 2 L]: 1 for the green phase that it shows or that follows its amber; 1 if
 it may change now; the density of each lane that leads to it, vehicles by those that have room at 7.5 m each; the share
@@ -12,16 +13,16 @@ of a queue on each, vehicles below 0.1 m/s by the same. Lanes are in the order o
 not have is 0.
 
 **Action**, `Discrete(G)`: the next green phase, for the next `delta_time` seconds. Amber comes before it where a green
-link turns red. One that comes before `yellow_time + min_green` seconds since the last change, or that the light does not
-have, keeps the phase.
+link turns red. One that comes before `yellow_time + min_green` seconds since the last change, or that the light does
+not have, keeps the phase.
 
 **Reward** of a light: the decrease of the waiting time on its lanes since its last action, in hundreds of seconds. The
 waiting time is the sum over the vehicles there of the seconds below 0.1 m/s on this edge (sumo-rl's
 `diff-waiting-time`).
 
-**End**: after `duration` seconds all lights are truncated. Statistics of episodes have `waiting_time`, the seconds below
-0.1 m/s of a vehicle, anywhere and before it found room on the network, mean over all vehicles that were due; `arrived`
-and `crashes` are numbers of vehicles.
+**End**: after `duration` seconds all lights are truncated. Statistics of episodes have `waiting_time`, the seconds
+below 0.1 m/s of a vehicle, anywhere and before it found room on the network, mean over all vehicles that were due;
+`arrived` and `crashes` are numbers of vehicles.
 """
 
 from __future__ import annotations
@@ -44,13 +45,12 @@ from fastrl.utils.arguments import as_integer
 
 _FOLDER = Path(__file__).with_name("networks")
 NETWORKS = ("crossing", "grid", "arterial")
-"""Names of the built-in networks, of 1, 2 x 2 and 3 junctions, each with a demand of its own; made by SUMO's netconvert."""
+"""Names of the built-in networks, of 1, 2 x 2 and 3 junctions, each with its own demand; made by SUMO's netconvert."""
 VIEW = View(screen_width=600, screen_height=600)
 # What trips of the compiled side have besides, for agents that drive, of which there are none.
 _NO_AGENTS: dict[str, list[float]] = {
-    **dict.fromkeys(("controlled_vehicles", "offroad_terminal", "navigates", "warm_up", "begin"), [0.0]),
-    **dict.fromkeys(("collision_reward", "high_speed_reward", "arrived_reward", "on_road_reward"), [0.0]),
-    "violation_reward": [0.0],
+    **{key: [0.0] for key in ("controlled_vehicles", "offroad_terminal", "navigates", "warm_up", "begin")},
+    **{f"{key}_reward": [0.0] for key in ("collision", "high_speed", "arrived", "on_road", "violation")},
     "reward_speed_range": [0.0, 1.0],
     "ends": [],
 }
