@@ -213,6 +213,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "coop-merge": lambda: multi("fastrl/coop-merge-v0", 5, 1, max_agents=8),
     "links": lambda: multi("fastrl/coop-highway-v0", 8, 1, max_agents=8, comms="37885"),
     "v2x": lambda: multi("fastrl/v2x-resource-v0", 3, 0),
+    "lights": lambda: multi("fastrl/lights-v0", 30, 0, net="grid", fixed=True),
     "town": lambda: single("fastrl/road-v0", 8, 1, config=TOWN),
     "ring": lambda: single("fastrl/ring-v0", 300, np.zeros(1, np.float32), drive="humans"),
     "classic": lambda: single("fastrl/CartPole-v1", 8, 1),

@@ -22,6 +22,7 @@ import bench_demos
 import bench_dqn
 import bench_explain
 import bench_gym
+import bench_lights
 import bench_links
 import bench_pixels
 import bench_profile
@@ -47,6 +48,7 @@ CONSTANTS: dict[Any, dict[str, Any]] = {
     bench_dqn: {"SEEDS": (0, 1), "SCREEN_EPISODES": 2, "EPISODES": 2},
     bench_explain: {"ROUNDS": 2, "GAMES": 10, "STEPS": 3},
     bench_gym: {"SEEDS": (0,), "PROBLEMS": {"CartPole-v1": (5, {"ppo": 2000})}},
+    bench_lights: {"NUM_ENVS": 2, "EPISODES": 2, "STEPS": 4, "REPEATS": 2, "NETWORKS": ("crossing",)},
     bench_links: {"NUM_ENVS": 2, "STEPS": 4, "REPEATS": 2},
     bench_pixels: {"STEPS": 50, "ROUNDS": 1, "WAYS": {"one process": bench_pixels.WAYS["one process"]}},
     bench_profile: {"ROUNDS": 2},
@@ -101,6 +103,7 @@ CALLS: dict[str, Callable[[Any, Path], None]] = {
     "dqn": lambda record, _: bench_dqn.test_learns(CATCH, record),
     "explain": lambda record, _: bench_explain.test_continuations(record),
     "gym": lambda record, _: bench_gym.test_it_is_solved("CartPole-v1", record),
+    "lights": lambda record, _: bench_lights.test_steps_beside_sumo_rl(record),
     "links": lambda record, _: bench_links.test_cost_of_links(record),
     "pixels": lambda record, _: bench_pixels.test_a_game_that_costs_nothing(record),
     "profile": lambda record, _: bench_profile.test_overhead(8, record),

@@ -131,6 +131,7 @@ def test_of_roads(env_id: str, memory: str, options: dict[str, Any], has_masks: 
         ("fastrl/coop-highway-v0", "none", {"max_agents": 3, "duration": 10.0}, False),
         ("fastrl/ring-v0", "none", {"num_agents": 2, "horizon": 40, "warmup_steps": 10}, False),
         ("fastrl/v2x-resource-v0", "none", {"time_budget": 25}, False),
+        ("fastrl/lights-v0", "none", {"net": "arterial", "duration": 50}, False),
         ("fastrl/intersection-multi-agent-v1", "gru", {}, True),
     ],
 )

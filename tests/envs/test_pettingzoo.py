@@ -28,6 +28,7 @@ GAMES: dict[str, Callable[[], PettingZooEnv]] = {
     "merge": lambda: parallel_env("fastrl/coop-merge-v0", max_agents=4),
     "one highway": lambda: parallel_env("fastrl/highway-fast-v0"),
     "ring": lambda: parallel_env("fastrl/ring-v0", horizon=30, warmup_steps=10, num_agents=3),
+    "lights": lambda: parallel_env("fastrl/lights-v0", net="grid", duration=60),
     "cage 2": lambda: parallel_env("fastrl/Cage2Game-v0", episode_length=15, red_agent="mix"),
     "cage 2, padded": lambda: parallel_env("fastrl/Cage2Game-v0", episode_length=15, pad_spaces=True),
     "cage 4": lambda: parallel_env("fastrl/Cage4-v0", episode_length=15),

@@ -141,7 +141,7 @@ def recorded() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
             gymnasium.make_vec(f"fastrl/{env}", 2).close()
         drawn = Path(__file__).parent / "golden" / "cage2_scenarios" / "drawn.yml"
         gymnasium.make_vec("fastrl/Cage2Rows-v0", 2, scenario=str(drawn), rows=16).close()
-        for env in ("Cage2Game-v0", "coop-merge-v0", "v2x-resource-v0"):
+        for env in ("Cage2Game-v0", "coop-merge-v0", "v2x-resource-v0", "lights-v0"):
             make_multi(f"fastrl/{env}", 2).close()
     finally:
         for name, made in classes.items():

@@ -857,6 +857,40 @@ class RoadVec(_Columns):
         """The scene of an environment, as `RingVec.scene`."""
 
 @final
+class LightsVec(_Vec):
+    """N networks of SUMO whose traffic lights are agents. `fastrl.envs.traffic.lights` explains the options.
+
+    `options`: those of `RoadVec`'s scenario "trips", without agents. The times are whole seconds,
+    `simulation_frequency` frames a second. Threads, forks and `close` as in `_Vec`. ValueError: an option is out of
+    range, or the network has no lights.
+    """
+
+    def __new__(
+        cls,
+        num_envs: int,
+        *,
+        options: dict[str, list[float]],
+        simulation_frequency: int,
+        delta_time: int,
+        yellow_time: int,
+        min_green: int,
+        duration: int,
+        fixed: bool,
+        num_threads: int,
+        autoreset_mode: str,
+    ) -> LightsVec: ...
+    @property
+    def num_actions(self) -> int:
+        """Number of green phases to choose from."""
+
+    def episodes(self) -> dict[str, NDArray[Any]]:
+        """Results of ended episodes, as `fastrl.envs.MultiAgentVectorEnv.episodes` gives them, and `waiting_time`,
+        `arrived` and `crashes`."""
+
+    def scene(self, env: int) -> TrafficScene:
+        """The scene of an environment, as `RingVec.scene`."""
+
+@final
 class Mlp:
     """Chooses actions with a multi-layer perceptron on the CPU: `fastrl.networks.compiled_actor.MlpActor` without
     its dict. K rows, D

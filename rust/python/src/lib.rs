@@ -17,6 +17,7 @@ mod episodes;
 mod errors;
 mod highway;
 mod highway_options;
+mod lights;
 mod links;
 mod mlp;
 mod off_policy;
@@ -64,6 +65,8 @@ mod rust_module {
     use crate::errors::QueueError;
     #[pymodule_export]
     use crate::highway::HighwayVec;
+    #[pymodule_export]
+    use crate::lights::LightsVec;
     #[pymodule_export]
     use crate::links::path_loss_37885;
     #[pymodule_export]

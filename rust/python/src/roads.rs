@@ -49,7 +49,7 @@ vec_methods!(RoadVec);
 rollout_method!(RoadVec);
 column_methods!(RoadVec);
 
-fn named_lists(options: &Bound<'_, PyAny>) -> PyResult<BTreeMap<String, Vec<f64>>> {
+pub(crate) fn named_lists(options: &Bound<'_, PyAny>) -> PyResult<BTreeMap<String, Vec<f64>>> {
     // Not the dict itself: numbers are converted by code that could change it.
     options
         .cast::<PyDict>()?

@@ -65,6 +65,7 @@ register(
 )
 register_multi("fastrl/coop-highway-v0", "fastrl.envs.traffic.coop:coop_highway")
 register_multi("fastrl/coop-merge-v0", "fastrl.envs.traffic.coop:coop_merge")
+register_multi("fastrl/lights-v0", "fastrl.envs.traffic.lights:LightsVectorEnv")
 register_multi("fastrl/highway-v0", "fastrl.envs.traffic.highway:HighwayMultiAgentVectorEnv")
 register_multi("fastrl/highway-fast-v0", "fastrl.envs.traffic.highway:highway_fast")
 register_multi("fastrl/v2x-resource-v0", "fastrl.envs.traffic.v2x:V2xResourceVectorEnv")

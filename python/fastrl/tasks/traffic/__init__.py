@@ -7,6 +7,7 @@ ENVIRONMENTS = (
     "fastrl/ring-*",
     "fastrl/highway-*",
     "fastrl/v2x-*",
+    "fastrl/lights-*",
     "fastrl/intersection-multi-agent-*",
 )
 # Of one agent, unless an algorithm for several is named.

@@ -34,8 +34,8 @@ class EnvConfig(OpponentsConfig):
     id: Annotated[
         str,
         Field(
-            description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0, fastrl/v2x-resource-v0, or a"
-            " highway or road network such as fastrl/intersection-multi-agent-v2"
+            description="fastrl/coop-highway-v0, fastrl/coop-merge-v0, fastrl/ring-v0, fastrl/v2x-resource-v0,"
+            " fastrl/lights-v0, or a highway or road network such as fastrl/intersection-multi-agent-v2"
         ),
         Setting(option="--env"),
     ] = "fastrl/coop-highway-v0"
@@ -104,6 +104,7 @@ class EnvConfig(OpponentsConfig):
 
 RING = "fastrl/ring-v0"
 V2X = "fastrl/v2x-resource-v0"
+LIGHTS = "fastrl/lights-v0"
 
 # Settings that only cooperative environments have, and those that stand for a key of a config.
 _COOP = ("density", "duration", "cooperation", "collision_reward", "action_type")
@@ -127,10 +128,18 @@ def choose_num_envs(steps: int, num_steps: int, *, is_live: bool) -> int:
 
 
 def vehicles_of(config: EnvConfig) -> int:
-    """Learning vehicles of an environment."""
+    """Learning vehicles, or lights, of an environment."""
     if config.vehicles is not None:
         return config.vehicles
+    if config.id == LIGHTS:
+        return _lights(environment_options(config))
     return _world(config).vehicles if is_configured(config.id) else _VEHICLES
+
+
+def _lights(options: dict[str, Any]) -> int:
+    from fastrl.envs.traffic.lights import count_lights
+
+    return count_lights(options.get("net", "crossing"))
 
 
 def _world(config: EnvConfig) -> ConfiguredWorld:
@@ -144,6 +153,8 @@ def step_seconds(config: EnvConfig) -> float:
         return _world(config).step_seconds
     if config.id == V2X:
         return 1e-3
+    if config.id == LIGHTS:
+        return float(options.get("delta_time", 5))
     if config.id == RING:
         return float(options.get("dt", 0.1)) * float(options.get("sims_per_step", 1))
     # Cooperative environments with continuous actions are stepped frame by frame.
@@ -156,6 +167,8 @@ def episode_steps(config: EnvConfig) -> int:
     options = environment_options(config)
     if config.id == V2X:
         return max(int(options.get("time_budget", 100)), 1)
+    if config.id == LIGHTS:
+        return max(math.ceil(options.get("duration", 900) / step_seconds(config)), 1)
     if config.id == RING:
         return max(int(options.get("horizon", 3000)), 1)
     if is_configured(config.id):
@@ -202,6 +215,8 @@ def environment_options(config: EnvConfig) -> dict[str, Any]:
         options["num_agents"] = vehicles
     elif config.id == V2X:
         options["num_links"] = vehicles
+    elif config.id == LIGHTS and config.vehicles not in (None, _lights(further)):
+        raise ConfigError(f"--vehicles: the network of {LIGHTS} has {_lights(further)} lights, each an agent")
     return options | further
 
 
@@ -241,7 +256,7 @@ def check_preset(name: str, env_id: str) -> None:
 def _suits(preset: str, env_id: str) -> bool:
     if preset == "few-episodes":
         return True
-    only = {"ring": RING, "v2x": V2X, "crossing": "fastrl/intersection-multi-agent-"}.get(
+    only = {"ring": RING, "v2x": V2X, "lights": LIGHTS, "crossing": "fastrl/intersection-multi-agent-"}.get(
         preset, "fastrl/coop-"
     )
     return env_id.startswith(only)

@@ -596,7 +596,7 @@ impl Scenic for RoadEnv {
             let agent = world.agents().iter().position(|&agent| agent == i);
             (world.numbers()[i], agent.map(|agent| agent as u32))
         });
-        scene.obstacles.extend(world.traffic.road.red_lights(world.clock(1.0 / self.config.simulation_frequency)));
+        scene.obstacles.extend(world.traffic.road.red_lights(world.clock(1.0 / self.config.simulation_frequency), &[]));
         match (&self.config.comms, links) {
             (Some(comms), Some(links)) => {
                 let number = |agent: usize| world.numbers()[world.agents()[agent]];

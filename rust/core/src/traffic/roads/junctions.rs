@@ -28,17 +28,17 @@ pub struct Program {
 }
 
 impl Program {
-    /// The lights at a time, seconds.
-    pub fn lights(&self, time: f64) -> &[Light] {
+    /// The number of the phase at a time, seconds.
+    pub fn phase(&self, time: f64) -> usize {
         let cycle: f64 = self.phases.iter().map(|(duration, _)| duration).sum();
         let mut left = (time - self.offset).rem_euclid(cycle);
-        for (duration, lights) in &self.phases {
+        for (phase, (duration, _)) in self.phases.iter().enumerate() {
             if left < *duration {
-                return lights;
+                return phase;
             }
             left -= duration;
         }
-        &self.phases[0].1
+        0
     }
 }
 
@@ -91,10 +91,13 @@ impl Junctions {
         self.crossings[lane].as_ref()
     }
 
-    /// The light for those who want to cross by a lane; None without one.
-    pub fn light(&self, lane: usize, time: f64) -> Option<Light> {
+    /// The light for those who want to cross by a lane; None without one. `held`: the phase that each program shows,
+    /// whatever the time is; empty: those of the time, seconds.
+    pub fn light(&self, lane: usize, time: f64, held: &[u32]) -> Option<Light> {
         let (program, link) = self.crossing(lane)?.signal?;
-        Some(self.programs[program as usize].lights(time)[link as usize])
+        let program_of = &self.programs[program as usize];
+        let phase = held.get(program as usize).map_or_else(|| program_of.phase(time), |&phase| phase as usize);
+        Some(program_of.phases[phase].1[link as usize])
     }
 }
 
@@ -108,7 +111,7 @@ mod tests {
             offset: 5.0,
             phases: vec![(20.0, vec![Light::Major]), (3.0, vec![Light::Amber]), (7.0, vec![Light::Red])],
         };
-        let at = |time: f64| program.lights(time)[0];
+        let at = |time: f64| program.phases[program.phase(time)].1[0];
         assert_eq!([at(5.0), at(24.9), at(25.0), at(28.0), at(35.0)], {
             [Light::Major, Light::Major, Light::Amber, Light::Red, Light::Major]
         });

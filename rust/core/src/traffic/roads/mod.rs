@@ -6,6 +6,7 @@ mod exit;
 mod intersection;
 mod junctions;
 mod lane_keeping;
+pub mod lights;
 mod linked;
 pub mod links;
 mod merge;

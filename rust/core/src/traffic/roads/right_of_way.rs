@@ -100,8 +100,8 @@ impl Traffic<Network> {
     }
 
     /// Gives permits and takes them back, in the order of the list, and sets the speeds that the way ahead allows the
-    /// traffic. `time` is that of the lights, seconds.
-    pub(super) fn give_way(&mut self, time: f64) {
+    /// traffic. `time` and `held` are those of the lights, see [`super::junctions::Junctions::light`].
+    pub(super) fn give_way(&mut self, time: f64, held: &[u32]) {
         self.list_places();
         let mut comers: Vec<Comer> = Vec::new();
         for i in 0..self.vehicles.len() {
@@ -118,7 +118,7 @@ impl Traffic<Network> {
             }
             match self.line_ahead(i).filter(|line| line.is_near(v.speed[i]) && !v.crashed[i]) {
                 Some(line) => {
-                    let light = junctions.light(line.crossing, time);
+                    let light = junctions.light(line.crossing, time, held);
                     comers.push(Comer { vehicle: i, line, inside: false, light });
                 }
                 None => self.vehicles.permit[i] = None,
@@ -212,9 +212,9 @@ impl Traffic<Network> {
 
 impl Network {
     /// Bars across the ends of lanes that lead to a red or amber light only, for pictures.
-    pub(super) fn red_lights(&self, time: f64) -> Vec<Obstacle> {
+    pub(super) fn red_lights(&self, time: f64, held: &[u32]) -> Vec<Obstacle> {
         let Some(junctions) = &self.junctions else { return Vec::new() };
-        let is_red = |&lane: &usize| matches!(junctions.light(lane, time), Some(Light::Red | Light::Amber));
+        let is_red = |&lane: &usize| matches!(junctions.light(lane, time, held), Some(Light::Red | Light::Amber));
         let lanes = 0..self.lanes().len();
         let closed = lanes.filter(|&lane| !self.before(lane).is_empty() && self.before(lane).iter().all(is_red));
         closed.map(|lane| self.line_of(lane)).collect()

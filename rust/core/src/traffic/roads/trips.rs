@@ -60,7 +60,7 @@ pub(super) struct Trips {
     begin: f64,
     /// The first and the last edge of each agent; None: random.
     ends: Vec<[Option<usize>; 2]>,
-    network: Network,
+    pub(super) network: Network,
     /// Sections that cross no junction, those of them that nothing leads to, and those that lead nowhere. All edges
     /// where there are none.
     edges: Vec<usize>,
@@ -85,6 +85,11 @@ impl fmt::Debug for Trips {
 
 impl Trips {
     pub(super) fn new(options: &Options) -> Result<Self, String> {
+        Self::with_agents(options, 1)
+    }
+
+    /// Trips with so many agents or more. The network can be changed before the first episode.
+    pub(super) fn with_agents(options: &Options, least: usize) -> Result<Self, String> {
         let network = plan::network(options)?;
         let junctions = network.junctions.as_ref().ok_or("the network is not linked")?;
         let sections = network.sections();
@@ -97,7 +102,7 @@ impl Trips {
         let sinks = edges.iter().copied().filter(|&edge| !leads(edge, |road, lane| !road.before(lane).is_empty()));
         let sources = edges.iter().copied().filter(|&edge| !leads(edge, |road, lane| !road.behind(lane).is_empty()));
         let (sources, sinks) = (or_all(sources.collect()), or_all(sinks.collect()));
-        let controlled = options.count("controlled_vehicles", 1, 100)?;
+        let controlled = options.count("controlled_vehicles", least, 100)?;
         let room = |edge: &usize| {
             let lanes = sections[*edge].lanes.clone();
             lanes.map(|lane| (network.lane(lane).length() / (2.0 * LEAST)) as usize).sum::<usize>()

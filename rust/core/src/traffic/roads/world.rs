@@ -128,12 +128,22 @@ impl World {
         }
     }
 
+    /// Vehicles that have come onto the roads since the episode began.
+    pub fn entered(&self) -> u32 {
+        self.next_number
+    }
+
     /// One frame of `dt` seconds, at rights of way after all have decided.
     pub fn frame(&mut self, dt: f64) {
+        self.frame_held(dt, &[]);
+    }
+
+    /// The same with traffic lights that show the phases `held`, see [`super::junctions::Junctions::light`].
+    pub fn frame_held(&mut self, dt: f64, held: &[u32]) {
         let Self { traffic, frames, regulated, .. } = self;
         traffic.prepare();
         if traffic.road.is_linked() {
-            traffic.give_way(*frames as f64 * dt);
+            traffic.give_way(*frames as f64 * dt, held);
         }
         traffic.decide();
         *frames = frames.wrapping_add(1);
