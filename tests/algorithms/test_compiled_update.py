@@ -224,7 +224,7 @@ class TestTables:
 
     def test_blocks_of_tables(self):
         """Minibatches of more tables than go through the network together."""
-        options = {"num_steps": 80, "minibatch_size": 200, "rows": 40, "actions": 41}
+        options = {"num_steps": 80, "minibatch_size": 200, "rows": 40, "actions": 41, "learning_rate": 1e-4}
         torchs, compiled = (table_learner(backend, **options) for backend in ("torch", "compiled"))
         assert_close_metrics(*(learn(ppo) for ppo in (torchs, compiled)))
         assert_close(torchs, compiled, rtol=1e-3, atol=1e-4)
