@@ -52,8 +52,8 @@ def draw_tables(rng, shape, rows, distinct):
 
 
 def fill(ppo, seed=0, distinct=None):
-    """Fills the rollout with numbers; only so many observations, or rows of tables, differ. Log-probabilities are nearly
-    the policy's: some ratios are within the clip range and some are not."""
+    """Fills the rollout with numbers; only so many observations, or rows of tables, differ. Log-probabilities are
+    nearly the policy's: some ratios are within the clip range and some are not."""
     rng, rollout = np.random.default_rng(seed), ppo.rollout
     obs = rng.normal(size=rollout.obs.shape).astype(np.float32)
     if isinstance(ppo.policy, PointerPolicy):

@@ -124,7 +124,9 @@ def test_the_compiled_actor_acts_as_pytorch_does(
             each.act(obs, streams, steps, found, log_probs, masks, greedy=greedy)
             chosen.append((found, log_probs))
         same = chosen[0][0] == chosen[1][0]
-        assert same.all() if greedy else same.mean() > 0.98  # the others stood at a border between two actions
+        assert (
+            same.all() if greedy else same.mean() > 0.98
+        )  # the others stood at a border between two actions
         np.testing.assert_allclose(chosen[0][1][same], chosen[1][1][same], rtol=1e-4, atol=1e-4)
 
 

@@ -188,14 +188,20 @@ impl<'a> Minibatches<'a> {
         let networks = shape.actor_and_critic();
         let work: usize = networks.iter().flatten().map(Network::work).sum();
         let threads = settings.threads.clamp(1, (work * size / WORK).max(1));
-        // So many rows a thread stay in its cache.
-        let rows = size.min(threads.min(8) * CHUNK);
         let pointer = networks.iter().flatten().find_map(Network::pointer);
         let tables = pointer.map(|pointer| pointer.tables_of(samples.obs));
-        let block = match pointer {
+        // So many rows a thread stay in its cache.
+        let rows_of_threads = |each: usize| size.min(threads.min(8) * each);
+        let (rows, block) = match pointer {
             // Sums over the rows of tables depend on which tables are together, and should not on the number of threads.
-            Some(pointer) => pointer.block(),
-            None => block_rows(rows, networks.iter().flatten().count(), threads),
+            Some(pointer) => {
+                let block = pointer.block(size);
+                (rows_of_threads(block), block)
+            }
+            None => {
+                let rows = rows_of_threads(CHUNK);
+                (rows, block_rows(rows, networks.iter().flatten().count(), threads))
+            }
         };
         let blocks = (rows.div_ceil(block), block.min(size));
         let [actor, critic] = networks;

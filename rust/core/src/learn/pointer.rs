@@ -10,7 +10,7 @@
 
 use super::minibatch::GROUP;
 use super::network::{Network, NetworkPass, Segment};
-use super::perceptron::{CHUNK, Pass, Perceptron};
+use super::perceptron::{Pass, Perceptron};
 use crate::dense::activate;
 use crate::matrix::{Aligned, stride};
 use crate::mlp::Activation;
@@ -19,8 +19,12 @@ use crate::widest::widest;
 /// Features of a row.
 const FEATURES: usize = 64;
 
-/// Rows of the tables of a block, unless the tables are so large that [`GROUP`] have more.
-const BLOCK_ROWS: usize = 1 << 11;
+/// Rows of the tables of a block, unless the tables are so large that [`GROUP`] have more: many, as the more tables there
+/// are the fewer of their rows are new.
+const BLOCK_ROWS: usize = 1 << 13;
+
+/// Tables of a block at most.
+const BLOCK: usize = 1 << 9;
 
 const ROWS: usize = 0;
 const CONTEXT: usize = 1;
@@ -196,9 +200,10 @@ impl Pointer {
         self.on_none + self.rows * self.on_each
     }
 
-    /// Tables of a block of passes that learn.
-    pub(crate) fn block(&self) -> usize {
-        (BLOCK_ROWS / self.rows).clamp(GROUP, CHUNK) / GROUP * GROUP
+    /// Tables of a block of a minibatch of up to so many: blocks are of one size.
+    pub(super) fn block(&self, tables: usize) -> usize {
+        let most = (BLOCK_ROWS / self.rows).clamp(GROUP, BLOCK);
+        tables.div_ceil(tables.div_ceil(most)).next_multiple_of(GROUP)
     }
 
     /// No tables yet, whose rows are of its width.
@@ -289,13 +294,9 @@ impl Pointer {
             let (of_rows, of_context, on_row) = self.parts(parts);
             let ((rows, _), (context, _)) = (of_rows.layer(LAST + 1), of_context.layer(self.depth - 1));
             for table in 0..count {
-                let context = &context[table * self.context_row()..][..FEATURES];
-                for (run, to) in
-                    tables.of(table).iter().zip(on_row.inputs.chunks_exact_mut(FEATURES).skip(tables.starts[table]))
-                {
-                    let row = &rows[run.row as usize * FEATURES..][..FEATURES];
-                    to.iter_mut().zip(row).zip(context).for_each(|((to, x), y)| *to = x + y);
-                }
+                let context = &context[table * self.context_row()..];
+                let to = &mut on_row.inputs[tables.starts[table] * FEATURES..];
+                point(rows, context, tables.of(table), to);
             }
             activate(self.activation == Activation::Tanh, &mut on_row.inputs[..tables.runs.len() * FEATURES]);
         }
@@ -373,16 +374,7 @@ impl Pointer {
         let each = context.chunks_exact_mut(self.context_row()).zip(tables.slopes.chunks_exact(tables.row));
         for (table, (context, outputs)) in each.take(counts[CONTEXT]).enumerate() {
             context[FEATURES..][..self.on_none].copy_from_slice(&outputs[..self.on_none]);
-            let context = &mut context[..FEATURES];
-            context.fill(0.0);
-            let slopes = slopes[tables.starts[table] * FEATURES..].chunks_exact(FEATURES);
-            for (run, slopes) in tables.of(table).iter().zip(slopes) {
-                let row = &mut rows[run.row as usize * FEATURES..][..FEATURES];
-                for ((row, context), x) in row.iter_mut().zip(&mut *context).zip(slopes) {
-                    *row += x;
-                    *context += x;
-                }
-            }
+            point_back(&slopes[tables.starts[table] * FEATURES..], tables.of(table), rows, context);
         }
     }
 
@@ -398,13 +390,51 @@ impl Pointer {
     }
 }
 
+/// The numbers of row number `row` of rows of features.
+#[inline(always)]
+fn features_of(rows: &[f32], row: usize) -> &[f32; FEATURES] {
+    rows[row * FEATURES..].first_chunk().expect("a row")
+}
+
+/// [`features_of`] to change.
+#[inline(always)]
+fn features_mut(rows: &mut [f32], row: usize) -> &mut [f32; FEATURES] {
+    rows[row * FEATURES..].first_chunk_mut().expect("a row")
+}
+
+widest! {
+    /// Adds up what rows of a table and its context, the first features of it, give to the pointer.
+    fn point(rows: &[f32], context: &[f32], runs: &[Run], to: &mut [f32]) {
+        let context = features_of(context, 0);
+        for (i, run) in runs.iter().enumerate() {
+            let (row, to) = (features_of(rows, run.row as usize), features_mut(to, i));
+            (0..FEATURES).for_each(|k| to[k] = row[k] + context[k]);
+        }
+    }
+}
+
+widest! {
+    /// Adds the gradients of sums of [`point`] to those of rows, and writes that of the context.
+    fn point_back(slopes: &[f32], runs: &[Run], rows: &mut [f32], context: &mut [f32]) {
+        let mut sums = [0.0; FEATURES];
+        for (i, run) in runs.iter().enumerate() {
+            let (slopes, row) = (features_of(slopes, i), features_mut(rows, run.row as usize));
+            for k in 0..FEATURES {
+                row[k] += slopes[k];
+                sums[k] += slopes[k];
+            }
+        }
+        *features_mut(context, 0) = sums;
+    }
+}
+
 widest! {
     /// Writes the maximum and the mean of features over the rows of a table that are not empty, zeros if all are, and the
     /// rows that have the maximum.
     fn pool(features: &[f32], runs: &[Run], to: &mut [f32], greatest: &mut [u32]) {
         let (mut most, mut sums, mut places, mut total) = ([f32::NEG_INFINITY; FEATURES], [0.0_f32; FEATURES], [0_u32; FEATURES], 0);
         for run in runs.iter().filter(|run| run.is_there) {
-            let row = features[run.row as usize * FEATURES..].first_chunk::<FEATURES>().expect("a row");
+            let row = features_of(features, run.row as usize);
             let count = run.count as f32;
             for k in 0..FEATURES {
                 let is_more = row[k] > most[k];
@@ -433,7 +463,7 @@ widest! {
         let (of_most, of_mean) = slopes.split_at(FEATURES);
         for run in runs.iter().filter(|run| run.is_there) {
             let share = run.count as f32 / total as f32;
-            let row = &mut pooled[run.row as usize * FEATURES..][..FEATURES];
+            let row = features_mut(pooled, run.row as usize);
             row.iter_mut().zip(of_mean).for_each(|(row, x)| *row = x.mul_add(share, *row));
         }
         for (k, (&row, x)) in greatest.iter().zip(of_most).enumerate() {
