@@ -497,3 +497,47 @@ fn derivative(with_tanh: bool, y: f32) -> f32 {
         false => 0.0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn distinct_rows_make_the_tables(
+            width in 1_usize..4,
+            numbers in prop::collection::vec(prop_oneof![Just(0.0_f32), Just(-0.0), Just(1.0), Just(f32::NAN)], 0..200),
+        ) {
+            let obs = &numbers[..numbers.len() / width * width];
+            let mut tables = Tables::new(width);
+            for _ in 0..2 {
+                tables.set(obs);
+                let row = |id: u32| &tables.distinct[id as usize * width..][..width];
+                let bits = |row: &[f32]| row.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                prop_assert_eq!(bits(&tables.ids.iter().flat_map(|&id| row(id).to_vec()).collect::<Vec<_>>()), bits(obs));
+                let distinct: std::collections::HashSet<_> = obs.chunks(width).map(bits).collect();
+                prop_assert_eq!(distinct.len(), tables.is_there.len());
+                for (id, &is_there) in tables.is_there.iter().enumerate() {
+                    prop_assert_eq!(is_there, row(id as u32).iter().any(|&x| x != 0.0));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_are_of_one_size() {
+        let shape = |rows| Pointer {
+            rows,
+            width: 1,
+            on_each: 1,
+            on_none: 0,
+            activation: Activation::Relu,
+            is_policy: true,
+            depth: 1,
+        };
+        assert_eq!([1, 32, 512, 513, 1600].map(|tables| shape(16).block(tables)), [32, 32, 512, 288, 416]);
+        assert_eq!((shape(1024).block(1600), shape(64).block(1600)), (32, 128));
+    }
+}
