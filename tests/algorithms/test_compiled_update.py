@@ -212,7 +212,8 @@ TABLES = st.fixed_dictionaries(
 
 
 class TestTables:
-    @settings(deadline=None, max_examples=15)
+    @pytest.mark.slow
+    @settings(deadline=None, max_examples=25)
     @given(config=TABLES, distinct=st.sampled_from([None, 1, 6]))
     def test_same_parameters_moments_and_metrics(self, config, distinct):
         torchs, compiled = (table_learner(backend, **config) for backend in ("torch", "compiled"))
@@ -222,9 +223,11 @@ class TestTables:
         assert_close(torchs, compiled, rtol=1e-3, atol=rate * (0.02 + 1e-3 * steps))
         assert_close_metrics(*metrics)
 
-    def test_blocks_of_tables(self):
+    @pytest.mark.parametrize("activation", ["tanh", "relu"])
+    def test_blocks_of_tables(self, activation):
         """Minibatches of more tables than go through the network together."""
-        options = {"num_steps": 80, "minibatch_size": 200, "rows": 40, "actions": 41, "learning_rate": 1e-4}
+        options = {"num_steps": 80, "minibatch_size": 200, "rows": 80, "actions": 81, "learning_rate": 1e-4}
+        options |= {"activation": activation, "action_masks": True}
         torchs, compiled = (table_learner(backend, **options) for backend in ("torch", "compiled"))
         assert_close_metrics(*(learn(ppo) for ppo in (torchs, compiled)))
         assert_close(torchs, compiled, rtol=1e-3, atol=1e-4)
@@ -233,7 +236,7 @@ class TestTables:
         results = []
         for threads in (1, 2, 3):
             monkeypatch.setattr("fastrl.algorithms.compiled_update.threads", lambda threads=threads: threads)
-            results.append(table_learner("compiled", num_steps=80, minibatch_size=200, rows=16))
+            results.append(table_learner("compiled", num_steps=80, minibatch_size=200, rows=80, actions=81))
             learn(results[-1], distinct=20)
         for other in results[1:]:
             assert_same(results[0], other)
