@@ -14,6 +14,7 @@ from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
 from fastrl.algorithms.ppo import PPO
 from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
+from fastrl.networks.pointer_policy import PointerPolicy
 from fastrl.utils.timer import Stopwatch
 
 SPACES = {
@@ -33,12 +34,31 @@ def learner(backend, kind="discrete", *, obs_dim=6, num_envs=3, total_timesteps=
     return PPO(PPOConfig(update_backend=backend, **config), problem)
 
 
+def table_learner(backend, *, rows=5, width=4, actions=17, **config):
+    """A learner of tables, with some actions on each row."""
+    config = {"num_steps": 11, "minibatch_size": 9, "hidden": (16, 12), "learning_rate": 3e-3} | config
+    obs_space = Box(-np.inf, np.inf, (rows, width), np.float32)
+    problem = Problem(obs_space, Discrete(actions), 3, 10_000, seed=3)
+    return PPO(PPOConfig(update_backend=backend, encoder="pointer", normalize_obs=False, **config), problem)
+
+
+def draw_tables(rng, shape, rows, distinct):
+    """Tables [..., rows * width] of rows that differ, or of so many; a part of them is empty."""
+    shape = (*shape[:-1], rows, shape[-1] // rows)
+    tables = rng.normal(size=shape)
+    if distinct is not None:
+        tables = rng.normal(size=(distinct, shape[-1]))[rng.integers(0, distinct, shape[:-1])]
+    return (tables * (rng.random((*shape[:-1], 1)) < 0.7)).reshape(*shape[:-2], -1)
+
+
 def fill(ppo, seed=0, distinct=None):
-    """Fills the rollout with numbers; only so many observations differ. Log-probabilities are nearly the policy's: some
-    ratios are within the clip range and some are not."""
+    """Fills the rollout with numbers; only so many observations, or rows of tables, differ. Log-probabilities are
+    nearly the policy's: some ratios are within the clip range and some are not."""
     rng, rollout = np.random.default_rng(seed), ppo.rollout
     obs = rng.normal(size=rollout.obs.shape).astype(np.float32)
-    if distinct is not None:
+    if isinstance(ppo.policy, PointerPolicy):
+        obs = draw_tables(rng, obs.shape, ppo.policy.shape[0], distinct)
+    elif distinct is not None:
         pool = rng.normal(size=(distinct, obs.shape[-1])).astype(np.float32)
         obs = pool[rng.integers(0, distinct, obs.shape[:2])]
     rollout.obs[:] = obs
@@ -176,6 +196,56 @@ class TestAgainstPyTorch:
         assert AsyncPPO(AsyncPPOConfig(), problem).compiled_update is not None
 
 
+TABLES = st.fixed_dictionaries(
+    {
+        "rows": st.sampled_from([2, 5, 16]),
+        "width": st.sampled_from([1, 4, 27]),
+        "actions": st.sampled_from([16, 17, 55, 177]),
+        "hidden": st.sampled_from([(), (16,), (17, 33)]),
+        "activation": st.sampled_from(["tanh", "relu"]),
+        "minibatch_size": st.sampled_from([1, 7, 1000]),
+        "entropy_coef": st.sampled_from([0.0, 0.05]),
+        "max_grad_norm": st.sampled_from([0.1, 1e6]),
+        "action_masks": st.booleans(),
+    }
+)
+
+
+class TestTables:
+    @pytest.mark.slow
+    @settings(deadline=None, max_examples=25)
+    @given(config=TABLES, distinct=st.sampled_from([None, 1, 6]))
+    def test_same_parameters_moments_and_metrics(self, config, distinct):
+        torchs, compiled = (table_learner(backend, **config) for backend in ("torch", "compiled"))
+        metrics = [learn(ppo, distinct=distinct) for ppo in (torchs, compiled)]
+        rate = compiled.config.learning_rate
+        steps = sum(metric.gradient_steps for metric in metrics[0])
+        assert_close(torchs, compiled, rtol=1e-3, atol=rate * (0.02 + 1e-3 * steps))
+        assert_close_metrics(*metrics)
+
+    @pytest.mark.parametrize("activation", ["tanh", "relu"])
+    def test_blocks_of_tables(self, activation):
+        """Minibatches of more tables than go through the network together."""
+        options = {"num_steps": 80, "minibatch_size": 200, "rows": 80, "actions": 81, "learning_rate": 1e-4}
+        options |= {"activation": activation, "action_masks": True}
+        torchs, compiled = (table_learner(backend, **options) for backend in ("torch", "compiled"))
+        assert_close_metrics(*(learn(ppo) for ppo in (torchs, compiled)))
+        assert_close(torchs, compiled, rtol=1e-3, atol=1e-4)
+
+    def test_the_number_of_threads_does_not_matter(self, monkeypatch):
+        results = []
+        for threads in (1, 2, 3):
+            monkeypatch.setattr("fastrl.algorithms.compiled_update.threads", lambda threads=threads: threads)
+            results.append(table_learner("compiled", num_steps=80, minibatch_size=200, rows=80, actions=81))
+            learn(results[-1], distinct=20)
+        for other in results[1:]:
+            assert_same(results[0], other)
+
+    def test_precision(self):
+        with pytest.raises(ValueError, match="is for precision fp32 with the encoder pointer: set"):
+            table_learner("compiled", precision="bf16")
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", ["discrete", "box"])
 def test_the_number_of_threads_does_not_matter(kind, precision, monkeypatch):
@@ -306,6 +376,10 @@ class TestRefusals:
             ({"nvec": [0]}, "widths of 1 to"),
             ({"hidden": [0]}, "widths of 1 to"),
             ({"nvec": [2**16, 2**16]}, "widths of 1 to"),
+            ({"table_rows": 1}, "table_rows: expected 2 to 1024 rows"),
+            ({"table_rows": 2, "nvec": [1]}, "at most as many as the 1 actions"),
+            ({"table_rows": 2, "nvec": [2, 2]}, "table_rows: expected an nvec of one number"),
+            ({"table_rows": 2, "networks": "actor"}, "table_rows: expected an nvec of one number"),
         ],
     )
     def test_shapes(self, options, match):

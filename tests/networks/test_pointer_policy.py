@@ -5,11 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import saved_network
+from fastrl.networks.action_space import Actions
+from fastrl.networks.compiled_actor import MAX_TABLE_ROWS, MlpActor
 from fastrl.networks.pointer_policy import PointerPolicy
+from fastrl.networks.torch_actor import TorchActor
 
 
 def policy(rows: int, width: int = 4, num_actions: int | None = None, **options: Any) -> PointerPolicy:
@@ -75,3 +80,77 @@ def test_what_is_no_table_is_refused(space: Any) -> None:
 def test_fewer_actions_than_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="needs an action for each row, there are 5 for 6 rows"):
         policy(6, num_actions=5)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    rows=st.sampled_from([2, 5, 16]),
+    width=st.sampled_from([1, 4, 27]),
+    actions=st.sampled_from([16, 17, 55, 177]),
+    hidden=st.sampled_from([(), (16,), (17, 33)]),
+    activation=st.sampled_from(["tanh", "relu"]),
+    batch=st.integers(1, 150),
+    masked=st.booleans(),
+)
+def test_the_compiled_actor_acts_as_pytorch_does(
+    rows: int, width: int, actions: int, hidden: tuple[int, ...], activation: str, batch: int, masked: bool
+) -> None:
+    network = policy(rows, width, actions, hidden=hidden, activation=activation)
+    rng = np.random.default_rng(batch)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight += 0.1 * torch.from_numpy(rng.normal(size=weight.shape).astype(np.float32))
+    made = rng.normal(size=(batch, rows, width)) * (rng.random((batch, rows, 1)) < 0.7)
+    obs = made.astype(np.float32).reshape(batch, -1)
+    actor = network.loaded_actor(Actions(Discrete(actions)))
+    assert isinstance(actor, MlpActor)
+    logits = actor.outputs(obs, None)
+    with torch.inference_mode():
+        np.testing.assert_allclose(logits, network.outputs(torch.from_numpy(obs)), rtol=1e-5, atol=1e-5)
+    of_each = [actor.outputs(row[None], None)[0] for row in obs]
+    np.testing.assert_array_equal(logits, of_each)
+
+    other = TorchActor(network.maker(), Actions(Discrete(actions)).state())
+    weights = np.concatenate([tensor.numpy().ravel() for tensor in network.state_dict().values()])
+    other.load(weights.data)
+    masks = rng.random((batch, actions)) < 0.5 if masked else None
+    if masks is not None:
+        masks[:, 0] = True
+    streams, steps = rng.integers(2**64, size=batch, dtype=np.uint64), np.arange(batch)
+    for greedy in (True, False):
+        chosen = []
+        for each in (actor, other):
+            found, log_probs = np.empty(batch, np.int64), np.empty(batch, np.float32)
+            each.act(obs, streams, steps, found, log_probs, masks, greedy=greedy)
+            chosen.append((found, log_probs))
+        same = chosen[0][0] == chosen[1][0]
+        assert (
+            same.all() if greedy else same.mean() > 0.98
+        )  # the others stood at a border between two actions
+        np.testing.assert_allclose(chosen[0][1][same], chosen[1][1][same], rtol=1e-4, atol=1e-4)
+
+
+def test_tables_that_no_compiled_actor_takes() -> None:
+    rows = MAX_TABLE_ROWS + 1
+    network = policy(rows, num_actions=rows)
+    assert network.actor_architecture() is None
+    assert isinstance(network.loaded_actor(Actions(Discrete(rows))), TorchActor)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"table_rows": 1}, "table_rows: expected 2 to 1024 rows"),
+        ({"table_rows": 5}, "that share 12 numbers, got 5"),
+        ({"outputs": 2}, "at most as many as the 2 actions"),
+        ({"kind": "gaussian"}, "expected the kind 'discrete'"),
+        ({"obs_clip": 1.0}, "none of layer_norm, obs_clip and memory"),
+        ({"layer_norm": True}, "none of layer_norm"),
+        ({"memory": "gru", "memory_size": 3}, "none of layer_norm"),
+    ],
+)
+def test_architectures_that_are_none_are_refused(changes: dict[str, Any], match: str) -> None:
+    architecture = policy(3).actor_architecture()
+    assert architecture is not None
+    with pytest.raises(ValueError, match=match):
+        MlpActor(architecture | changes)

@@ -905,7 +905,10 @@ class Mlp:
     a recurrent layer of `memory_size` outputs, with the equations of PyTorch's cells, lies between these and the last
     layer. `layer_norm`: layer normalisation, as PyTorch's, comes before each activation. `obs_clip`: observations are
     whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they are taken as they are.
-    `num_threads`: how many share out large batches. ValueError: an option is out of range.
+    `table_rows`: observations are tables of so many rows, 2 to 1024 of the same width, and the network is the policy of
+    `fastrl.networks.pointer_policy.PointerPolicy` for at least as many actions, of the kind "discrete", without layer
+    normalisation, whitening and memory. `num_threads`: how many share out large batches. ValueError: an option is out
+    of range.
     """
 
     def __new__(
@@ -921,6 +924,7 @@ class Mlp:
         nvec: list[int] | None = None,
         memory: Literal["none", "gru", "lstm"] = "none",
         memory_size: int = 0,
+        table_rows: int | None = None,
         num_threads: int = 1,
     ) -> Mlp: ...
     @property
@@ -936,8 +940,8 @@ class Mlp:
         then of each layer the weights [inputs, outputs] and biases [outputs], of a hidden one with layer normalisation
         gains and shifts [outputs], of a recurrent one those of its inputs,
         then those of its state, gates in PyTorch's order; then with "gaussian" the logarithms of the standard
-        deviations [A]. TypeError: no buffer. ValueError: another size, or NaN or infinity in it; the weights are those
-        from before then."""
+        deviations [A]; of a policy of tables its parameters in PyTorch's order. TypeError: no buffer. ValueError:
+        another size, or NaN or infinity in it; the weights are those from before then."""
 
     def act(
         self,
@@ -1449,7 +1453,10 @@ class PpoUpdate:
     observation (None: all). The critic has `critic_outputs`, one for each agent that it values. `networks`: which of
     the two learn; one alone needs nothing of the other, whose losses are 0. `layer_norm`: layer normalisation, as
     PyTorch's, comes before the activation of hidden layers. `bf16`: hidden layers multiply bfloat16 and add up float32,
-    which they do not do with layer normalisation. ValueError: an option is out of range.
+    which they do not do with layer normalisation. `table_rows`: observations are tables of so many rows, 2 to 1024 of
+    the same width, and both networks those of `fastrl.networks.pointer_policy.PointerPolicy`; `nvec` then is one
+    number, at least as large, and the five options before this one have their defaults. ValueError: an option is out
+    of range.
     """
 
     def __new__(
@@ -1465,6 +1472,7 @@ class PpoUpdate:
         networks: Literal["both", "actor", "critic"] = "both",
         layer_norm: bool = False,
         bf16: bool = False,
+        table_rows: int | None = None,
     ) -> PpoUpdate: ...
     @property
     def num_parameters(self) -> int:

@@ -1,7 +1,7 @@
 """PPO's gradient steps on the CPU, compiled."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -18,7 +18,6 @@ from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
 from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.action_space import Actions
-from fastrl.networks.actor_critic import ActorCritic
 from fastrl.rollout.rollout import Rollout
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
@@ -184,24 +183,33 @@ class CompiledUpdate:
     """The compiled gradient steps of an actor and a critic that take them together.
 
     Args:
+        architecture: the policy's, see `PolicyNet.update_architecture`.
         parameters: the policy's, as one vector.
         has_bf16: hidden layers multiply bfloat16.
+
+    Attributes:
+        gives_values: `values` is faster than the policy's.
     """
 
     def __init__(
-        self, policy: ActorCritic, actions: Actions, parameters: nn.Parameter, *, has_bf16: bool
+        self,
+        policy: PolicyNet,
+        architecture: Mapping[str, Any],
+        actions: Actions,
+        parameters: nn.Parameter,
+        *,
+        has_bf16: bool,
     ) -> None:
         self._policy = policy
-        architecture = policy.actor_architecture()
-        self._steps = CompiledSteps(
-            parameters,
-            actions,
-            obs_dim=policy.obs_dim,
-            hidden=architecture["hidden"],
-            activation=architecture["activation"],
-            actor_inputs=policy.actor_inputs,
-            bf16=has_bf16,
-        )
+        # PyTorch has the values of a perceptron as soon.
+        self.gives_values = "table_rows" in architecture
+        self._steps = CompiledSteps(parameters, actions, bf16=has_bf16, **architecture)
+
+    def values(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Values float32 [B] of observations float32 [B, obs_dim]."""
+        values = np.empty((len(obs), 1), np.float32)
+        self._steps.values(torch.from_numpy(obs), np.arange(len(obs)), values)
+        return values[:, 0]
 
     def __call__(
         self,
@@ -260,12 +268,16 @@ def compiled_update(
         ValueError: compiled ones are asked for, and there are none for the loss, the network, its device or precision.
     """
 
+    architecture = policy.update_architecture()
+
     def condition() -> str:
-        if not isinstance(policy, ActorCritic):
+        if architecture is None:
             return (
-                "separate perceptrons of vectors, without images, memory, layer norm, dropout or a network of your"
-                " own"
+                "separate perceptrons of vectors or the encoder pointer, without images, memory, layer norm, dropout or"
+                " a network of your own"
             )
+        if "table_rows" in architecture and optimizer.half is not None:
+            return "precision fp32 with the encoder pointer"
         return "precision fp32 or bf16" if optimizer.half == torch.float16 else ""
 
     is_compiled, why = takes_compiled_steps(
@@ -273,6 +285,6 @@ def compiled_update(
     )
     if not is_compiled:
         return None, why
-    assert isinstance(policy, ActorCritic)
+    assert architecture is not None
     has_bf16 = optimizer.half == torch.bfloat16
-    return CompiledUpdate(policy, actions, parameters, has_bf16=has_bf16), ""
+    return CompiledUpdate(policy, architecture, actions, parameters, has_bf16=has_bf16), ""

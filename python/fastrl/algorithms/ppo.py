@@ -329,6 +329,12 @@ class PPO(PPODeclaration, ActorCriticLearner):
         rollout.final_values[cut_off] = self.predict_values(rollout.final_obs[cut_off])
         self._check_outputs()
 
+    def predict_values(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        if self.compiled_update is None or not self.compiled_update.gives_values:
+            return super().predict_values(obs)
+        rows = np.ascontiguousarray(obs.reshape(-1, obs.shape[-1]))
+        return self.compiled_update.values(rows).reshape(obs.shape[:-1])
+
     def log_probs(self) -> NDArray[np.float32]:
         """Log-probabilities of the rollout's actions under the policy as it is, float32 [T, N]; after `_evaluate`."""
         rollout = self.rollout

@@ -168,6 +168,15 @@ class PolicyNet(ActingNetwork):
     def step(self, rows: Tensor, states: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
         return (*self(rows), None) if self.gives_values else super().step(rows, states)
 
+    def update_architecture(self) -> dict[str, Any] | None:
+        """Arguments of `fastrl._native._rust.PpoUpdate` but for the actions and the precision, by which it learns this
+        network; None if it does not."""
+        return None
+
+    def normalized(self, rows: Tensor) -> Tensor:
+        """Observations float [B, obs_dim] as compiled gradient steps take them."""
+        return rows
+
     def update_statistics(self, rows: Tensor) -> None:
         """Adds observations [B, obs_dim] to the running statistics that whiten them, if there are any."""
 

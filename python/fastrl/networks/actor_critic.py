@@ -108,6 +108,14 @@ class ActorCritic(PolicyNet):
         """Observations float [B, obs_dim], or their first numbers, as the perceptrons take them."""
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
+    def update_architecture(self) -> dict[str, Any]:
+        return {
+            "obs_dim": self.obs_dim,
+            "hidden": self._architecture["hidden"],
+            "activation": self._architecture["activation"],
+            "actor_inputs": self.actor_inputs,
+        }
+
     def actor_architecture(self) -> dict[str, Any]:
         return {
             "kind": "discrete" if self.log_std is None else "gaussian",

@@ -144,6 +144,8 @@ def moved(actor: Actor, device: str) -> Actor:
 
 # The widest observation of a compiled actor.
 MAX_OBS_DIM = 2**16
+# Most rows of the tables that compiled networks take.
+MAX_TABLE_ROWS = 1024
 
 
 class MlpActor:

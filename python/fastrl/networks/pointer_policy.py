@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import PolicyNet
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, MAX_TABLE_ROWS
 from fastrl.networks.encoders import HiddenLayers
 from fastrl.networks.kinds import Activation
 from fastrl.networks.perceptron import Linear, OutputLayer, initialize
@@ -104,6 +105,24 @@ class PointerPolicy(PolicyNet):
         greatest = features.masked_fill(~is_there, -torch.inf).amax(1).masked_fill(~is_there.any(1), 0.0)
         mean = (features * is_there).sum(1) / is_there.sum(1).clamp(min=1)
         return features, of_context(torch.cat([greatest, mean], 1))
+
+    def update_architecture(self) -> dict[str, Any] | None:
+        rows, widest = self.shape[0], max(self.obs_dim, self.num_actions)
+        if rows > MAX_TABLE_ROWS or widest > MAX_OBS_DIM:
+            return None
+        architecture = {name: self._architecture[name] for name in ("hidden", "activation")}
+        return {"obs_dim": self.obs_dim, "table_rows": rows, **architecture}
+
+    def actor_architecture(self) -> dict[str, Any] | None:
+        architecture = self.update_architecture()
+        if architecture is None:
+            return None
+        return {"kind": "discrete", "outputs": self.num_actions, **architecture}
+
+    def actor_tensors(self) -> list[Tensor]:
+        if self.actor_architecture() is None:
+            return super().actor_tensors()
+        return [tensor for name, tensor in self.state_dict().items() if not name.startswith("critic")]
 
     def takes(self, obs_rows: ObsRows) -> bool:
         return obs_rows.state() == self.obs_rows.state()

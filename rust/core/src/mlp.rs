@@ -9,6 +9,9 @@
 
 use crate::dense::{Inputs, Layer, Weights, activate, all_finite, normalize, relu, tanh};
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
+use crate::learn::network::{Network, NetworkPass};
+use crate::learn::pointer::{Tables, pointer_networks};
+use crate::matrix::Aligned;
 use crate::recurrent::{Cell, Gates, Recurrent};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,9 @@ pub struct Architecture {
     pub clip: Option<f32>,
     /// A recurrent layer after the hidden ones, and its number of outputs.
     pub memory: Option<(Cell, usize)>,
+    /// Inputs are a table of so many rows, on each of which there are actions: the network is the policy of
+    /// `fastrl.networks.pointer_policy.PointerPolicy`, without layer normalisation, whitening and memory.
+    pub table_rows: Option<usize>,
 }
 
 impl Architecture {
@@ -56,12 +62,58 @@ impl Architecture {
 
     /// Number of weights that [`Mlp::load`] reads.
     pub fn num_weights(&self) -> usize {
+        if let Some(rows) = self.table_rows {
+            return self.of_tables(rows).1;
+        }
         let whitening = if self.clip.is_some() { 2 * self.inputs } else { 0 };
         let vectors = if self.layer_norm { 3 } else { 1 };
         let hidden: usize = self.hidden_layers().map(|(inputs, outputs)| (inputs + vectors) * outputs).sum();
         let memory = self.memory.map_or(0, |(cell, size)| Recurrent::num_weights(cell, self.features(), size));
         whitening + hidden + memory + (self.last_inputs() + 1) * self.outputs
     }
+
+    /// The policy of tables, and the number of its weights.
+    fn of_tables(&self, rows: usize) -> (Network, usize) {
+        let shape = (rows, self.inputs / rows);
+        let (policy, _, count) = pointer_networks(shape, self.outputs, &self.hidden, self.activation, false);
+        (policy, count)
+    }
+}
+
+/// A policy of tables with its weights.
+struct TablePolicy {
+    network: Network,
+    weights: Aligned,
+    /// See [`Mlp::load`].
+    rest: f32,
+}
+
+impl TablePolicy {
+    fn new(network: Network) -> Self {
+        let weights = Aligned::zeros(network.room());
+        Self { network, weights, rest: 0.0 }
+    }
+
+    /// The outputs of `count` tables side by side in `obs`, whose lanes are `apart`.
+    fn forward(&self, obs: &[f32], count: usize, memory: &mut TableMemory, outputs: &mut [Lanes], apart: usize) {
+        let TableMemory { tables, pass } = memory;
+        tables.set(obs);
+        self.network.gather(tables, 0..count, pass);
+        self.network.forward(&self.weights, count, pass);
+        let (results, _, row) = self.network.ends(pass);
+        for (to, from) in outputs.chunks_exact_mut(apart).zip(results.chunks_exact(row)).take(count) {
+            let to = flat_mut(to);
+            let (logits, rest) = to.split_at_mut(self.network.outputs());
+            logits.copy_from_slice(&from[..logits.len()]);
+            rest.fill(self.rest);
+        }
+    }
+}
+
+/// Memory for a block of tables.
+struct TableMemory {
+    tables: Tables,
+    pass: NetworkPass,
 }
 
 struct Whitening {
@@ -87,6 +139,8 @@ pub struct Mlp {
     norms: Vec<[Vec<f32>; 2]>,
     memory: Option<Recurrent>,
     last: Layer,
+    /// What computes the outputs of tables, alone.
+    of_tables: Option<TablePolicy>,
 }
 
 /// Rows that go through a network together at most.
@@ -105,6 +159,7 @@ pub struct Scratch {
     /// Outputs of the last layer.
     outputs: Vec<Lanes>,
     gates: Option<Gates>,
+    tables: Option<TableMemory>,
 }
 
 impl Scratch {
@@ -132,6 +187,7 @@ impl Mlp {
             norms: vec![],
             memory: architecture.memory.map(|(cell, size)| Recurrent::new(cell, size)),
             last: Layer::default(),
+            of_tables: architecture.table_rows.map(|rows| TablePolicy::new(architecture.of_tables(rows).0)),
         };
         made.load(weights, rest);
         made
@@ -142,10 +198,17 @@ impl Mlp {
     /// before the last layer, the numbers of [`Recurrent::load`]. These are [`Architecture::num_weights`] numbers, or it
     /// panics; they should be finite. What fills up the lanes of the last
     /// layer gets the bias `rest`, the same each time.
+    ///
+    /// Of a policy of tables it reads the parameters as PyTorch has them.
     pub fn load(&mut self, weights: &[f32], rest: f32) {
         let architecture = &self.architecture;
         assert_eq!(weights.len(), architecture.num_weights());
         debug_assert!(all_finite(weights));
+        if let Some(policy) = &mut self.of_tables {
+            policy.network.read(weights, &mut policy.weights);
+            policy.rest = rest;
+            return;
+        }
         let weights = &mut Weights::new(weights);
         if let Some(Whitening { mean, scale, .. }) = &mut self.whitening {
             mean.copy_from_slice(weights.take(architecture.inputs));
@@ -171,6 +234,19 @@ impl Mlp {
     /// Memory for `rows` rows, or a block if they are more.
     pub fn scratch(&self, rows: usize) -> Scratch {
         let Architecture { inputs, hidden, .. } = &self.architecture;
+        let apart = spread(self.lanes());
+        if let Some(TablePolicy { network, .. }) = &self.of_tables {
+            let tables = network.pointer().expect("it is of tables").tables();
+            let memory = TableMemory { tables, pass: network.pass(rows.min(BLOCK), false) };
+            return Scratch {
+                inputs: Inputs::with_room(0),
+                hidden: vec![],
+                blocks: [vec![], vec![]],
+                outputs: vec![Lanes([0.0; LANES]); rows.min(BLOCK) * apart],
+                gates: None,
+                tables: Some(memory),
+            };
+        }
         let widest = hidden.iter().chain([inputs, &self.architecture.last_inputs()]).max().copied();
         let widest = widest.expect("there are inputs");
         let zeros = |lanes: usize| vec![Lanes([0.0; LANES]); lanes];
@@ -180,14 +256,15 @@ impl Mlp {
             inputs: Inputs::with_room(widest),
             hidden: zeros(self.hidden.iter().map(Layer::lanes).max().unwrap_or(0)),
             blocks: [block(), block()],
-            outputs: zeros(rows * spread(self.last.lanes())),
+            outputs: zeros(rows * apart),
             gates: self.memory.as_ref().map(Recurrent::gates),
+            tables: None,
         }
     }
 
     /// Number of lanes of a row's outputs.
     pub fn lanes(&self) -> usize {
-        self.last.lanes()
+        self.architecture.outputs.div_ceil(LANES)
     }
 
     /// The outputs for up to [`BLOCK`] rows of inputs, into `scratch`; and the rows' new states,
@@ -196,8 +273,10 @@ impl Mlp {
     pub fn forward(&self, rows: &[f32], states: &mut [f32], scratch: &mut Scratch) {
         let (width, size) = (self.architecture.inputs, self.architecture.state_size());
         let count = rows.len() / width;
-        let apart = spread(self.last.lanes());
-        if count < MIN_BLOCK {
+        let apart = spread(self.lanes());
+        if let (Some(policy), Some(memory)) = (&self.of_tables, &mut scratch.tables) {
+            policy.forward(rows, count, memory, &mut scratch.outputs, apart);
+        } else if count < MIN_BLOCK {
             for (i, row) in rows.chunks_exact(width).enumerate() {
                 self.forward_row(row, &mut states[i * size..][..size], scratch, i * apart);
             }
@@ -297,7 +376,8 @@ mod tests {
             seed: u64,
         ) {
             let activation = if relu { Activation::Relu } else { Activation::Tanh };
-            let architecture = Architecture { inputs, hidden, outputs, activation, layer_norm, clip, memory };
+            let table_rows = None;
+            let architecture = Architecture { inputs, hidden, outputs, activation, layer_norm, clip, memory, table_rows };
             let mut state = seed;
             let mut number = || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -265,7 +265,18 @@ fn shapes() -> impl Strategy<Value = Shape> {
 fn plain(inputs: usize, hidden: Vec<usize>, activation: Activation, kind: Kind) -> Shape {
     let (networks, precision) = (Networks::Both, Precision::Fp32);
     let (actor_inputs, critic_outputs, layer_norm) = (inputs, 1, false);
-    Shape { networks, inputs, actor_inputs, hidden, activation, layer_norm, kind, critic_outputs, precision }
+    Shape {
+        networks,
+        inputs,
+        actor_inputs,
+        table_rows: None,
+        hidden,
+        activation,
+        layer_norm,
+        kind,
+        critic_outputs,
+        precision,
+    }
 }
 
 /// A critic of so many actions, and a rollout.

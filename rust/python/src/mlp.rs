@@ -14,6 +14,9 @@ use crate::weights::Bytes;
 const MAX_WIDTH: usize = 1 << 16;
 const MAX_LAYERS: usize = 64;
 
+/// The largest table.
+const MAX_TABLE_ROWS: usize = 1024;
+
 /// Weights that fit into memory by far, 4 GiB.
 const MAX_WEIGHTS: usize = 1 << 30;
 
@@ -23,6 +26,17 @@ const LARGE: usize = 64;
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Mlp {
     pub(crate) actor: Actor,
+}
+
+/// Refuses tables that do not fit observations and actions, or whose passes would need gigabytes.
+pub(crate) fn check_table(rows: usize, obs_dim: usize, actions: usize) -> PyResult<()> {
+    if !(2..=MAX_TABLE_ROWS).contains(&rows) || !obs_dim.is_multiple_of(rows) || actions < rows {
+        return Err(PyValueError::new_err(format!(
+            "table_rows: expected 2 to {MAX_TABLE_ROWS} rows, at most as many as the {actions} actions, that share \
+             {obs_dim} numbers, got {rows}"
+        )));
+    }
+    Ok(())
 }
 
 impl Mlp {
@@ -53,7 +67,7 @@ impl Mlp {
     #[new]
     #[pyo3(signature = (
         *, kind, obs_dim, outputs, hidden, activation, layer_norm=false, obs_clip=None, nvec=None, memory="none",
-        memory_size=0, num_threads=1,
+        memory_size=0, table_rows=None, num_threads=1,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the architecture")]
     fn new(
@@ -67,6 +81,7 @@ impl Mlp {
         #[pyo3(from_py_with = list_or_none)] nvec: Option<Vec<usize>>,
         memory: &str,
         memory_size: usize,
+        table_rows: Option<usize>,
         num_threads: usize,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
@@ -118,8 +133,24 @@ impl Mlp {
         if !(1..=1024).contains(&num_threads) {
             return refuse(format!("num_threads: expected 1 to 1024, got {num_threads}"));
         }
-        let architecture =
-            Architecture { inputs: obs_dim, hidden, outputs, activation, layer_norm, clip: obs_clip, memory };
+        if let Some(rows) = table_rows {
+            check_table(rows, obs_dim, outputs)?;
+            if layer_norm || obs_clip.is_some() || memory.is_some() || kind != Kind::Discrete {
+                return refuse(
+                    "table_rows: expected the kind 'discrete', and none of layer_norm, obs_clip and memory".to_owned(),
+                );
+            }
+        }
+        let architecture = Architecture {
+            inputs: obs_dim,
+            hidden,
+            outputs,
+            activation,
+            layer_norm,
+            clip: obs_clip,
+            memory,
+            table_rows,
+        };
         let weights = architecture.num_weights();
         if weights > MAX_WEIGHTS {
             return refuse(format!("hidden: expected a network of at most {MAX_WEIGHTS} weights, got {weights}"));

@@ -15,6 +15,8 @@ use fastrl_core::team::Team;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::mlp::check_table;
+
 /// The widest layer. Products of two such widths are far from overflow.
 pub(crate) const MAX_WIDTH: usize = 1 << 16;
 
@@ -78,7 +80,7 @@ impl PpoUpdate {
 #[pymethods]
 impl PpoUpdate {
     #[new]
-    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both", layer_norm=false, bf16=false))]
+    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both", layer_norm=false, bf16=false, table_rows=None))]
     #[expect(clippy::too_many_arguments, reason = "the architecture")]
     fn new(
         obs_dim: usize,
@@ -91,6 +93,7 @@ impl PpoUpdate {
         networks: &str,
         layer_norm: bool,
         bf16: bool,
+        table_rows: Option<usize>,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
         let activation = match activation {
@@ -130,10 +133,22 @@ impl PpoUpdate {
         if !(1..=obs_dim).contains(&actor_inputs) {
             return refuse(format!("actor_inputs: expected 1 to {obs_dim}, got {actor_inputs}"));
         }
+        if let Some(rows) = table_rows {
+            check_table(rows, obs_dim, total.unwrap_or(0))?;
+            let is_plain = networks == Networks::Both && critic_outputs == 1 && actor_inputs == obs_dim;
+            if !is_plain || layer_norm || bf16 || !matches!(&kind, Kind::Categorical(nvec) if nvec.len() == 1) {
+                return refuse(
+                    "table_rows: expected an nvec of one number, and none of actor_inputs, critic_outputs, networks, \
+                     layer_norm and bf16"
+                        .to_owned(),
+                );
+            }
+        }
         let shape = Shape {
             networks,
             inputs: obs_dim,
             actor_inputs,
+            table_rows,
             hidden,
             activation,
             layer_norm,

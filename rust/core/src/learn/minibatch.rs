@@ -11,10 +11,11 @@ use super::batch::{Batch, prefetch};
 use super::imitation::{cloned_choices, cloned_draws};
 use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
-use super::perceptron::{CHUNK, Pass, Perceptron, Piece};
+use super::network::{Network, NetworkPass, Of};
+use super::perceptron::{CHUNK, Piece};
+use super::pointer::Tables;
 use super::q_learning::huber;
 use super::samples::{Actions, Parameters, Samples, Settings, Shape};
-use crate::gemm::Start;
 use crate::matrix::{Aligned, padded};
 use crate::team::Team;
 use crate::widest::widest;
@@ -32,7 +33,7 @@ const CACHE: usize = 3 << 16;
 const STEP: usize = 1 << 13;
 
 /// Rows whose losses are added up together; blocks have a multiple of them.
-const GROUP: usize = 32;
+pub(super) const GROUP: usize = 32;
 
 /// Rows of a block: so few that there is one of some network for each thread.
 fn block_rows(rows: usize, networks: usize, threads: usize) -> usize {
@@ -81,7 +82,7 @@ enum Role<'a> {
 
 /// Memory for the pass of some rows.
 struct Block<'a> {
-    pass: Pass,
+    pass: NetworkPass,
     role: Role<'a>,
     groups: Vec<Group>,
 }
@@ -100,52 +101,49 @@ struct Group {
 
 /// A network that learns.
 struct Learner<'a> {
-    network: Perceptron,
-    /// Its place among all parameters.
-    place: Range<usize>,
+    network: Network,
     vectors: Vectors,
     /// Place of the logarithms of an actor's deviations in these.
     log_std: Range<usize>,
-    /// Weights in pairs of bfloat16 for the forward pass, see [`Perceptron::rounded`].
+    /// Weights in pairs of bfloat16 for the forward pass, see [`Network::rounded`].
     rounded: Aligned,
     transposed: Vec<Aligned>,
-    pieces: Vec<Piece>,
+    pieces: Vec<Of<Piece>>,
     blocks: Vec<Block<'a>>,
 }
 
 impl<'a> Learner<'a> {
-    /// Reads the parameters of a network, of which the first is number `first`.
+    /// Reads the parameters of a network.
     ///
     /// # Arguments
     /// - `numbers`: those of the logarithms of deviations, which are the first of all parameters.
     /// - `blocks`: number of blocks of so many rows.
     fn new(
-        network: Perceptron,
+        network: Network,
         role: &Role<'a>,
         numbers: usize,
-        first: usize,
         parameters: &Parameters<'_>,
         blocks: (usize, usize),
     ) -> Self {
         let room = network.room();
         let mut vectors = Vectors::zeros(room + padded(numbers));
-        let (place, log_std) = (first..first + network.len(), room..room + numbers);
+        let log_std = room..room + numbers;
         for (from, to) in [
             (&parameters.values, &mut vectors.values),
             (&parameters.mean, &mut vectors.mean),
             (&parameters.square, &mut vectors.square),
         ] {
-            network.read(&from[place.clone()], to);
+            network.read(from, to);
             to[log_std.clone()].copy_from_slice(&from[..numbers]);
         }
         let block = |_| Block {
-            pass: network.pass(blocks.1),
+            pass: network.pass(blocks.1, true),
             role: role.clone(),
             groups: vec![Group { log_std: vec![0.0; numbers], ..Group::default() }; blocks.1.div_ceil(GROUP)],
         };
         let blocks = (0..blocks.0).map(block).collect();
         let (rounded, transposed, pieces) = (network.rounded(), network.transposed(), network.pieces());
-        Self { network, place, vectors, log_std, rounded, transposed, pieces, blocks }
+        Self { network, vectors, log_std, rounded, transposed, pieces, blocks }
     }
 
     fn write(&self, parameters: &mut Parameters<'_>) {
@@ -154,7 +152,7 @@ impl<'a> Learner<'a> {
             (&self.vectors.mean, &mut *parameters.mean),
             (&self.vectors.square, &mut *parameters.square),
         ] {
-            self.network.write(from, &mut to[self.place.clone()]);
+            self.network.write(from, to);
             to[..self.log_std.len()].copy_from_slice(&from[self.log_std.clone()]);
         }
     }
@@ -166,6 +164,8 @@ pub(super) struct Minibatches<'a> {
     settings: &'a Settings,
     samples: Samples<'a>,
     batch: Batch,
+    /// The observations of networks of tables.
+    tables: Option<Tables>,
     /// Rows of a block.
     block: usize,
     /// The actor first.
@@ -185,16 +185,27 @@ impl<'a> Minibatches<'a> {
         size: usize,
         team: &'a mut Team,
     ) -> Self {
-        let networks = [shape.has_actor().then(|| shape.actor()), shape.has_critic().then(|| shape.critic())];
-        let work: usize = networks.iter().flatten().map(Perceptron::work).sum();
+        let networks = shape.actor_and_critic();
+        let work: usize = networks.iter().flatten().map(Network::work).sum();
         let threads = settings.threads.clamp(1, (work * size / WORK).max(1));
+        let pointer = networks.iter().flatten().find_map(Network::pointer);
+        let tables = pointer.map(|pointer| pointer.tables_of(samples.obs));
         // So many rows a thread stay in its cache.
-        let rows = size.min(threads.min(8) * CHUNK);
-        let block = block_rows(rows, networks.iter().flatten().count(), threads);
+        let rows_of_threads = |each: usize| size.min(threads.min(8) * each);
+        let (rows, block) = match pointer {
+            // Sums over the rows of tables depend on which tables are together, and should not on the number of threads.
+            Some(pointer) => {
+                let block = pointer.block(size);
+                (rows_of_threads(block), block)
+            }
+            None => {
+                let rows = rows_of_threads(CHUNK);
+                (rows, block_rows(rows, networks.iter().flatten().count(), threads))
+            }
+        };
         let blocks = (rows.div_ceil(block), block.min(size));
         let [actor, critic] = networks;
         let numbers = if actor.is_some() { shape.deviations() } else { 0 };
-        let all = parameters.values.len();
         let mut learners = vec![];
         if let Some(network) = actor {
             let policy = match (&shape.kind, samples.masks) {
@@ -202,15 +213,14 @@ impl<'a> Minibatches<'a> {
                 (Kind::Categorical(choices), None) => Policy::Categorical(Categorical::new(choices)),
                 (Kind::Categorical(choices), Some(masks)) => Policy::Masked(Box::new(Masked::new(choices, masks))),
             };
-            learners.push(Learner::new(network, &Role::Actor(policy), numbers, numbers, parameters, blocks));
+            learners.push(Learner::new(network, &Role::Actor(policy), numbers, parameters, blocks));
         }
         if let Some(network) = critic {
-            let first = all - network.len();
-            learners.push(Learner::new(network, &Role::Critic, 0, first, parameters, blocks));
+            learners.push(Learner::new(network, &Role::Critic, 0, parameters, blocks));
         }
         let batch = Batch::new(samples.obs.len() / shape.inputs);
         team.resize(threads);
-        Self { shape, settings, samples, batch, block, learners, team, steps: parameters.steps }
+        Self { shape, settings, samples, batch, tables, block, learners, team, steps: parameters.steps }
     }
 
     pub(super) fn write(&self, parameters: &mut Parameters<'_>) {
@@ -241,10 +251,11 @@ impl<'a> Minibatches<'a> {
     pub(super) fn differentiate(&mut self, part: &[i64]) -> Losses {
         self.batch.set(self.samples.groups, part);
         let (normalization, values) = (self.normalization(part), self.count_values(part));
-        let Self { shape, settings, samples, batch, block, learners, team, .. } = self;
-        let minibatch = Minibatch { shape, settings, samples, batch, count: part.len(), normalization, values };
+        let Self { shape, settings, samples, batch, tables, block, learners, team, .. } = self;
+        let tables = tables.as_ref();
+        let minibatch = Minibatch { shape, settings, samples, batch, tables, count: part.len(), normalization, values };
         let copies = learners.iter_mut().flat_map(|Learner { network, vectors, rounded, transposed, .. }| {
-            let (network, values): (&Perceptron, &[f32]) = (network, &vectors.values);
+            let (network, values): (&Network, &[f32]) = (network, &vectors.values);
             network.copies(rounded, transposed).into_iter().map(move |copy| (network, values, copy))
         });
         let mut copies: Vec<_> = copies.collect();
@@ -312,7 +323,7 @@ fn ranges(all: Range<usize>, len: usize) -> impl Iterator<Item = Range<usize>> {
 fn pass(learners: &mut [Learner<'_>], minibatch: &Minibatch<'_>, rows: &[Range<usize>], team: &mut Team) {
     let tasks =
         learners.iter_mut().flat_map(|Learner { network, vectors, log_std, rounded, transposed, blocks, .. }| {
-            let (network, transposed): (&Perceptron, &[Aligned]) = (network, transposed);
+            let (network, transposed): (&Network, &[Aligned]) = (network, transposed);
             let values: &[f32] = if rounded.is_empty() { &vectors.values } else { rounded };
             let log_std = &vectors.values[log_std.clone()];
             let blocks = blocks.iter_mut().zip(rows);
@@ -320,11 +331,10 @@ fn pass(learners: &mut [Learner<'_>], minibatch: &Minibatch<'_>, rows: &[Range<u
         });
     let mut tasks: Vec<_> = tasks.collect();
     team.each(&mut tasks, |(network, values, log_std, transposed, block, rows)| {
-        let width = minibatch.width(&block.role);
-        minibatch.batch.gather(minibatch.samples.obs, minibatch.shape.inputs, width, rows.clone(), &mut block.pass);
+        minibatch.gather(network, rows.clone(), block);
         network.forward(values, rows.len(), &mut block.pass);
         minibatch.differentiate(network, log_std, rows.clone(), block);
-        network.backward(rows.len(), &mut block.pass, transposed, true);
+        network.backward(&mut block.pass, transposed);
     });
 }
 
@@ -334,15 +344,13 @@ fn add_gradients(learners: &mut [Learner<'_>], rows: &[Range<usize>], team: &mut
     for Learner { network, vectors, pieces, blocks, .. } in learners {
         let mut rest: &mut [f32] = &mut vectors.gradient;
         for piece in pieces.iter() {
-            let (gradient, others) = rest.split_at_mut(piece.len());
+            let (gradient, others) = rest.split_at_mut(piece.1.len());
             tasks.push((&*network, piece, &blocks[..rows.len()], gradient));
             rest = others;
         }
     }
     team.each(&mut tasks, |(network, piece, blocks, gradient)| {
-        for (block, rows) in blocks.iter().zip(rows) {
-            network.add_gradient(piece, rows.len(), &block.pass, gradient, Start::Present);
-        }
+        blocks.iter().for_each(|block| network.add_gradient(piece, &block.pass, gradient));
     });
 }
 
@@ -352,6 +360,7 @@ struct Minibatch<'a> {
     settings: &'a Settings,
     samples: &'a Samples<'a>,
     batch: &'a Batch,
+    tables: Option<&'a Tables>,
     /// Number of samples.
     count: usize,
     /// See [`Minibatches::normalization`].
@@ -361,15 +370,21 @@ struct Minibatch<'a> {
 }
 
 impl Minibatch<'_> {
-    /// Number of inputs that a network sees.
-    fn width(&self, role: &Role<'_>) -> usize {
-        if matches!(role, Role::Critic) { self.shape.inputs } else { self.shape.actor_inputs }
+    /// Brings the observations of some rows into a block.
+    fn gather(&self, network: &Network, rows: Range<usize>, block: &mut Block<'_>) {
+        if let Some(tables) = self.tables {
+            let rows = self.batch.rows[rows].iter().map(|&group| group as usize);
+            return network.gather(tables, rows, &mut block.pass);
+        }
+        let Shape { inputs, actor_inputs, .. } = *self.shape;
+        let width = if matches!(block.role, Role::Critic) { inputs } else { actor_inputs };
+        self.batch.gather(self.samples.obs, inputs, width, rows, &mut block.pass.parts[0]);
     }
 
     /// The gradient of the losses in the outputs of a block, and its sums.
-    fn differentiate(&self, network: &Perceptron, log_std: &[f32], rows: Range<usize>, block: &mut Block<'_>) {
+    fn differentiate(&self, network: &Network, log_std: &[f32], rows: Range<usize>, block: &mut Block<'_>) {
         let Block { pass, role, groups } = block;
-        let (results, slopes, stride) = pass.ends(network);
+        let (results, slopes, stride) = network.ends(pass);
         if let Role::Actor(Policy::Gaussian(gaussian)) = role {
             *gaussian = Gaussian::new(log_std);
         }

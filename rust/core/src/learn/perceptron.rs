@@ -40,6 +40,10 @@ pub(crate) struct Perceptron {
     layers: Vec<Layer>,
     activation: Activation,
     precision: Precision,
+    /// False: the activation follows the last layer, too.
+    has_head: bool,
+    /// Passes back go on to the inputs.
+    has_slopes_of_inputs: bool,
     room: usize,
 }
 
@@ -47,6 +51,8 @@ pub(crate) struct Perceptron {
 pub(crate) struct Pass {
     /// Inputs, [rows, stride of the inputs].
     pub(crate) inputs: Aligned,
+    /// Gradients of the inputs, of the same shape; empty where passes back do not go on to them.
+    pub(crate) input_slopes: Aligned,
     /// Outputs of each layer, after its activation.
     outputs: Vec<Aligned>,
     /// Gradients of these.
@@ -129,6 +135,13 @@ impl Pass {
     }
 }
 
+impl Pass {
+    /// Outputs of layer `l` and the place of their gradient.
+    pub(crate) fn layer(&mut self, l: usize) -> (&[f32], &mut [f32]) {
+        (&self.outputs[l], &mut self.slopes[l])
+    }
+}
+
 impl Perceptron {
     /// `sizes`: numbers of inputs, of outputs of hidden layers, and of outputs.
     pub(crate) fn new(sizes: &[usize], activation: Activation, precision: Precision) -> Self {
@@ -139,6 +152,15 @@ impl Perceptron {
     /// [`Perceptron::new`].
     pub(crate) fn normalized(sizes: &[usize], activation: Activation) -> Self {
         Self::build(sizes, activation, Precision::Fp32, true)
+    }
+
+    /// A part of a network in f32.
+    ///
+    /// # Arguments
+    /// - `has_head`: the last layer is without activation.
+    /// - `has_slopes_of_inputs`: what comes before it learns, too.
+    pub(crate) fn part(sizes: &[usize], activation: Activation, has_head: bool, has_slopes_of_inputs: bool) -> Self {
+        Self { has_head, has_slopes_of_inputs, ..Self::new(sizes, activation, Precision::Fp32) }
     }
 
     fn build(sizes: &[usize], activation: Activation, precision: Precision, norms: bool) -> Self {
@@ -156,11 +178,26 @@ impl Perceptron {
             Layer { inputs, outputs, row, apart, weights, bias, norm }
         });
         let layers = layers.collect();
-        Self { layers, activation, precision, room }
+        Self { layers, activation, precision, has_head: true, has_slopes_of_inputs: false, room }
     }
 
     fn has_tanh(&self) -> bool {
         self.activation == Activation::Tanh
+    }
+
+    /// The first layer whose weights passes back multiply.
+    fn first_back(&self) -> usize {
+        usize::from(!self.has_slopes_of_inputs)
+    }
+
+    /// Length of [`Perceptron::transposed`].
+    pub(crate) fn num_transposed(&self) -> usize {
+        self.layers.len() - self.first_back()
+    }
+
+    /// True of the biases of the last layer.
+    pub(crate) fn is_last_bias(&self, piece: &Piece) -> bool {
+        piece.layer + 1 == self.layers.len() && piece.inputs.is_empty() && piece.vector == Vector::Bias
     }
 
     /// True if layer `l` multiplies pairs.
@@ -299,7 +336,14 @@ impl Perceptron {
     }
 
     pub(crate) fn pass(&self, rows: usize) -> Pass {
-        let outputs = || self.layers.iter().map(|layer| Aligned::zeros(rows * layer.row)).collect();
+        let pass = self.pass_forward(rows);
+        let input_slopes = Aligned::zeros(if self.has_slopes_of_inputs { pass.inputs.len() } else { 0 });
+        let slopes = pass.outputs.iter().map(|outputs| Aligned::zeros(outputs.len())).collect();
+        Pass { slopes, input_slopes, ..pass }
+    }
+
+    /// Memory for passes forward alone.
+    pub(crate) fn pass_forward(&self, rows: usize) -> Pass {
         let matrix = |columns: usize| {
             [rows * stride(columns.div_ceil(2)), rows.div_ceil(2) * stride(columns)].map(Aligned::zeros)
         };
@@ -307,8 +351,9 @@ impl Perceptron {
         let with_pairs = self.layers.iter().enumerate().filter(|&(l, _)| self.has_pairs(l));
         Pass {
             inputs: Aligned::zeros(rows * stride(self.layers[0].inputs)),
-            outputs: outputs(),
-            slopes: outputs(),
+            input_slopes: Aligned::default(),
+            outputs: self.layers.iter().map(|layer| Aligned::zeros(rows * layer.row)).collect(),
+            slopes: self.layers.iter().map(|_| Aligned::default()).collect(),
             pairs: with_pairs
                 .map(|(_, layer)| LayerPairs { inputs: matrix(layer.inputs), slopes: matrix(layer.outputs) })
                 .collect(),
@@ -316,9 +361,13 @@ impl Perceptron {
         }
     }
 
-    /// Memory for the weights of each layer but the first, transposed: [outputs, stride of the inputs].
+    /// Memory for the weights of each layer, transposed: [outputs, stride of the inputs]; none of the first layer where
+    /// passes back do not go on to the inputs.
     pub(crate) fn transposed(&self) -> Vec<Aligned> {
-        self.layers[1..].iter().map(|layer| Aligned::zeros(layer.outputs * stride(layer.inputs))).collect()
+        self.layers[self.first_back()..]
+            .iter()
+            .map(|layer| Aligned::zeros(layer.outputs * stride(layer.inputs)))
+            .collect()
     }
 
     /// Memory for a vector of parameters to go forward with where layers multiply pairs; else for none.
@@ -343,7 +392,7 @@ impl Perceptron {
             copies.push(Copy { layer: l, part: Part::Bias, to });
             rest = after;
         }
-        for ((l, layer), copy) in self.layers.iter().enumerate().skip(1).zip(transposed) {
+        for ((l, layer), copy) in self.layers.iter().enumerate().skip(self.first_back()).zip(transposed) {
             let parts = copy.chunks_mut(self.height(l) * stride(layer.inputs)).zip((0..layer.outputs).step_by(PIECE));
             copies.extend(parts.map(|(to, first)| Copy { layer: l, part: Part::Outputs(first), to }));
         }
@@ -411,7 +460,7 @@ impl Perceptron {
                 continue;
             }
             let start = Start::Bias(bias);
-            let is_hidden = l + 1 < self.layers.len();
+            let is_hidden = l + 1 < self.layers.len() || !self.has_head;
             let has_norm = !layer.norm.is_empty();
             let finish = if is_hidden && !self.has_tanh() && !has_norm { Finish::Relu } else { Finish::Nothing };
             if self.has_pairs(l) {
@@ -540,13 +589,19 @@ impl Perceptron {
         transpose(width, first.outputs, weights, first.outputs, to, row_of_inputs(width));
     }
 
-    /// The gradient of the outputs of the layer before layer `l`, from that of layer `l`.
-    fn pass_back(&self, l: usize, rows: usize, pass: &mut Pass, transposed: &[Aligned]) {
+    /// The gradient of the outputs of the layer before layer `l`, from that of layer `l`; of layer 0 that of the inputs.
+    pub(crate) fn pass_back(&self, l: usize, rows: usize, pass: &mut Pass, transposed: &[Aligned]) {
         let layer = &self.layers[l];
         let (before, after) = pass.slopes.split_at_mut(l);
-        let (row, weights, to) = (stride(layer.inputs), &transposed[l - 1], &mut before[l - 1]);
-        let outputs: &[f32] = &pass.outputs[l - 1];
-        let finish = if self.has_tanh() { Finish::Nothing } else { Finish::Where(outputs) };
+        let (row, weights) = (stride(layer.inputs), &transposed[l - self.first_back()]);
+        let (to, outputs) = match before.last_mut() {
+            Some(to) => (to, Some(&pass.outputs[l - 1])),
+            None => (&mut pass.input_slopes, None),
+        };
+        let finish = match outputs {
+            Some(outputs) if !self.has_tanh() => Finish::Where(outputs),
+            _ => Finish::Nothing,
+        };
         if self.has_pairs(l) {
             let (depth, pairs) = (layer.outputs.div_ceil(2), &mut pass.pairs[l].slopes[0]);
             pair_columns(rows, layer.outputs, &after[0], layer.row, pairs, stride(depth));
@@ -556,6 +611,7 @@ impl Perceptron {
             let left = Left { values: &after[0], row: layer.row, column: 1 };
             multiply(rows, layer.inputs, layer.outputs, left, weights, row, to, row, Start::Zero, finish);
         }
+        let Some(outputs) = outputs else { return };
         if self.has_tanh() {
             derive(&mut to[..rows * row], outputs);
         }

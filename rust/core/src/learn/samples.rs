@@ -2,7 +2,9 @@
 
 use super::imitation::Imitation;
 use super::losses::Kind;
+use super::network::Network;
 use super::perceptron::Perceptron;
+use super::pointer::pointer_networks;
 use crate::bf16::Precision;
 use crate::mlp::Activation;
 
@@ -14,7 +16,7 @@ pub enum Networks {
     Critic,
 }
 
-/// An actor and a critic, or one of them: perceptrons with hidden layers of the same widths.
+/// An actor and a critic, or one of them: perceptrons with hidden layers of the same widths; or both for tables.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Those that learn; the other is not there.
@@ -22,6 +24,9 @@ pub struct Shape {
     pub inputs: usize,
     /// The first of them, which the actor sees; the critic sees all.
     pub actor_inputs: usize,
+    /// Inputs are a table of so many rows, on each of which there are actions: both networks are those of
+    /// `fastrl.networks.pointer_policy.PointerPolicy`, in f32 and without layer normalisation.
+    pub table_rows: Option<usize>,
     pub hidden: Vec<usize>,
     pub activation: Activation,
     /// Layer normalisation comes before the activation of hidden layers, which multiply f32 then.
@@ -34,11 +39,32 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// The networks that learn.
+    pub(super) fn actor_and_critic(&self) -> [Option<Network>; 2] {
+        if let Some(rows) = self.table_rows {
+            let (policy, value, _) = self.of_tables(rows);
+            return [Some(policy), value];
+        }
+        let actor = self.has_actor().then(|| Network::perceptron(self.actor(), self.deviations()));
+        let critic = self.has_critic().then(|| {
+            let critic = self.critic();
+            let first = self.num_parameters() - critic.len();
+            Network::perceptron(critic, first)
+        });
+        [actor, critic]
+    }
+
+    fn of_tables(&self, rows: usize) -> (Network, Option<Network>, usize) {
+        let actions = self.kind.outputs();
+        pointer_networks((rows, self.inputs / rows), actions, &self.hidden, self.activation, true)
+    }
+
+    /// An actor that is a perceptron.
     pub(super) fn actor(&self) -> Perceptron {
         self.network(self.actor_inputs, self.kind.outputs())
     }
 
-    pub(super) fn critic(&self) -> Perceptron {
+    fn critic(&self) -> Perceptron {
         self.network(self.inputs, self.critic_outputs)
     }
 
@@ -69,6 +95,9 @@ impl Shape {
 
     /// Number of parameters.
     pub fn num_parameters(&self) -> usize {
+        if let Some(rows) = self.table_rows {
+            return self.of_tables(rows).2;
+        }
         let actor = if self.has_actor() { self.deviations() + self.actor().len() } else { 0 };
         actor + if self.has_critic() { self.critic().len() } else { 0 }
     }
@@ -150,7 +179,7 @@ pub struct Samples<'a> {
 }
 
 /// Parameters of the networks that learn, in the order of PyTorch: logarithms of deviations, then of each layer of the
-/// actor and then of the critic weights [outputs, inputs] and biases. [`Shape::num_parameters`] numbers each.
+/// actor and then of the critic weights [outputs, inputs] and biases; of networks of tables in the order of their class. [`Shape::num_parameters`] numbers each.
 #[derive(Debug)]
 pub struct Parameters<'a> {
     pub values: &'a mut [f32],

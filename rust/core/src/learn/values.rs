@@ -1,6 +1,8 @@
 //! Values of observations, by the critic that an update of PPO learns.
 
-use super::perceptron::{CHUNK, Pass, Perceptron};
+use super::network::{Network, NetworkPass};
+use super::perceptron::CHUNK;
+use super::pointer::Tables;
 use super::samples::Shape;
 use crate::bf16::Precision;
 use crate::matrix::{Aligned, stride};
@@ -31,14 +33,16 @@ pub fn values(
     if rows.is_empty() {
         return;
     }
-    let network = Shape { precision: Precision::Fp32, ..shape.clone() }.critic();
+    let [_, network] = Shape { precision: Precision::Fp32, ..shape.clone() }.actor_and_critic();
+    let network = network.expect("there is a critic");
     let mut vector = Aligned::zeros(network.room());
-    network.read(&parameters[parameters.len() - network.len()..], &mut vector);
+    network.read(parameters, &mut vector);
+    let tables = network.pointer().map(|pointer| pointer.tables_of(obs));
     team.resize(threads.min(rows.len().div_ceil(CHUNK)).max(team.len()));
     let share = rows.len().div_ceil(team.len()).next_multiple_of(CHUNK);
-    let part = |rows| Part { rows, pass: network.pass(CHUNK.min(rows.len())), values: vec![] };
+    let part = |rows| Part { rows, pass: network.pass(CHUNK.min(rows.len()), false), values: vec![] };
     let mut parts: Vec<_> = rows.chunks(share).map(part).collect();
-    team.each(&mut parts, |part| part.compute(&network, &vector, (inputs, outputs), obs));
+    team.each(&mut parts, |part| part.compute(&network, &vector, (inputs, outputs), obs, tables.as_ref()));
     for Part { rows, values, .. } in parts {
         for (&row, values) in rows.iter().zip(values.chunks_exact(outputs)) {
             out[row as usize * outputs..][..outputs].copy_from_slice(values);
@@ -49,19 +53,31 @@ pub fn values(
 /// Some rows that a thread takes through the network, and their values.
 struct Part<'a> {
     rows: &'a [i64],
-    pass: Pass,
+    pass: NetworkPass,
     values: Vec<f32>,
 }
 
 impl Part<'_> {
-    fn compute(&mut self, network: &Perceptron, vector: &[f32], (inputs, outputs): (usize, usize), obs: &[f32]) {
+    fn compute(
+        &mut self,
+        network: &Network,
+        vector: &[f32],
+        (inputs, outputs): (usize, usize),
+        obs: &[f32],
+        tables: Option<&Tables>,
+    ) {
         let Self { rows, pass, values } = self;
         for rows in rows.chunks(CHUNK) {
-            for (&row, to) in rows.iter().zip(pass.inputs.chunks_exact_mut(stride(inputs))) {
-                to[..inputs].copy_from_slice(&obs[row as usize * inputs..][..inputs]);
+            match tables {
+                Some(tables) => network.gather(tables, rows.iter().map(|&row| row as usize), pass),
+                None => {
+                    for (&row, to) in rows.iter().zip(pass.parts[0].inputs.chunks_exact_mut(stride(inputs))) {
+                        to[..inputs].copy_from_slice(&obs[row as usize * inputs..][..inputs]);
+                    }
+                }
             }
             network.forward(vector, rows.len(), pass);
-            let (results, _, apart) = pass.ends(network);
+            let (results, _, apart) = network.ends(pass);
             for row in results.chunks_exact(apart).take(rows.len()) {
                 values.extend_from_slice(&row[..outputs]);
             }
