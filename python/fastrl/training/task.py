@@ -28,7 +28,7 @@ from fastrl.training.evaluation import Evaluation, Returns, Scores
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
-from fastrl.training.trainer import Trainer
+from fastrl.training.trainer import SNAPSHOTS, Trainer
 from fastrl.utils.config import ConfigError, build, check, to_tree
 from fastrl.utils.output import quiet_console
 from fastrl.utils.ranks import ALONE, Ranks
@@ -360,7 +360,9 @@ class Task(TaskSettings, ABC):
         if source.opponents:
             from fastrl.training.opponents import OpponentsCallback
 
-            callbacks.append(OpponentsCallback(source, settings.env.opponent_priority))
+            callbacks.append(
+                OpponentsCallback(source, settings.env.opponent_priority, settings, films=self.films)
+            )
         if issubclass(algorithm_type, DatasetAlgorithm):
             from fastrl.sources.dataset import DatasetSource
             from fastrl.training.validation_loss import ValidationLoss
@@ -436,6 +438,10 @@ class Task(TaskSettings, ABC):
             # The policy is of a stage of the run.
             config_type = type(settings)
             settings = build(config_type, check(config_type, state["config"], "the stage"))
+        if SNAPSHOTS in state:
+            from fastrl.training.snapshots import against_snapshots
+
+            settings = against_snapshots(settings, state)
         run: RunConfig = settings.run
         # Compiled actors are as good on any machine; PyTorch acts on a GPU where that is asked for.
         device = "cuda" if run.device == "cuda" else "cpu"
