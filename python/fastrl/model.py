@@ -245,7 +245,7 @@ class Model(metaclass=_ModelType):
         if SNAPSHOTS in self.trainer.header:
             from fastrl.training.snapshots import against_snapshots
 
-            settings = against_snapshots(settings, self.trainer.header, self._directory)
+            settings = against_snapshots(settings, self.trainer.header)
         return settings
 
     @property

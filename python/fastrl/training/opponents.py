@@ -44,12 +44,13 @@ class OpponentsCallback(Callback):
 
     Args:
         source: a `fastrl.sources.team_rollouts.MultiAgentSource`.
-        priority: "given": they are drawn by their weights; "hard": these are multiplied by priorities.
-        settings: of the run; needed where the source has a pool.
+        settings: of the run. With ``opponent_priority`` "hard" weights are multiplied by priorities.
+        policy: state of the policy at first, as of `fastrl.training.trainer.Trainer.policy_checkpoint`.
         films: makes films of a run with some settings, see `fastrl.training.task.Task.films`.
 
     Raises:
         TrainError: "hard" or a pool in a live simulation, whose draws do not change.
+        CheckpointError: the policy cannot play the agents that do not learn.
     """
 
     name = "opponents"
@@ -57,11 +58,12 @@ class OpponentsCallback(Callback):
     def __init__(
         self,
         source: Any,
-        priority: str,
-        settings: Any = None,
-        films: Callable[[Any], Films] | None = None,
+        settings: Any,
+        policy: Mapping[str, Any],
+        films: Callable[[Any], Films],
     ) -> None:
-        self._source, self._is_hard, self._settings, self._films = source, priority == "hard", settings, films
+        self._source, self._settings, self._films = source, settings, films
+        self._is_hard = settings.env.opponent_priority == "hard"
         opponents = dict(source.opponents)
         self._own = opponents.pop(SELF, 0.0)
         self._size = self._every = 0
@@ -72,6 +74,8 @@ class OpponentsCallback(Callback):
             raise TrainError(
                 f"--env.opponent-priority: a live simulation draws by given weights, got {asked}"
             )
+        if self._size:
+            source.spec.check_self(policy)
         # The places of the pool come after the other opponents, the newest snapshot first.
         self._names = [*labels([*opponents]), *(f"{SELF}-{age + 1}" for age in range(self._size))]
         self._given = [*opponents.values()]
@@ -105,9 +109,7 @@ class OpponentsCallback(Callback):
     def on_start(self, run: Run) -> None:
         if not self._size:
             return
-        if "stages" in run.training.header:
-            raise TrainError(f"--opponents {SELF}: the run has stages: leave out run.stages")
-        ranks = run.training.ranks
+        ranks, header = run.training.ranks, run.training.header
         folder = run.directory
         if folder is None and ranks.is_first:
             # It lasts as long as this object, and so as the trainer.
@@ -115,13 +117,13 @@ class OpponentsCallback(Callback):
             folder = Path(self._temporary.name)
         directory = ranks.gather(Path() if folder is None else folder / SNAPSHOTS)[0]
         if ranks.is_first:
-            continue_in(directory, self._directory or directory, self._snapshots)
+            before = Path(header[SNAPSHOTS]["directory"]) if SNAPSHOTS in header else directory
+            continue_in(directory, before, self._snapshots)
         self._directory = directory
         self._source.use_snapshots(directory)
         if self._snapshots:
             self._describe(run)
         else:
-            self._source.spec.check_self(run.training.policy_checkpoint())
             self._add(run)
         self._give()
 
@@ -143,9 +145,8 @@ class OpponentsCallback(Callback):
         """Has the checkpoints, evaluations and films that follow know what the policy plays against."""
         training = run.training
         training.header[SNAPSHOTS] = {"directory": str(self._directory), "count": self._snapshots}
-        if self._films is not None:
-            settings = against_snapshots(self._settings, training.header)
-            training.open_films = functools.partial(self._films, settings)
+        settings = against_snapshots(self._settings, training.header)
+        training.open_films = functools.partial(self._films, settings)
 
     def _place(self, opponent: NDArray[np.int64]) -> NDArray[np.int64]:
         """The places of opponents of these indices; those that have left the pool have places after its end."""
@@ -176,14 +177,13 @@ class OpponentsCallback(Callback):
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"counts": self._counts.tolist(), "means": self._means.tolist()}
         if self._size:
-            state |= {"snapshots": self._snapshots, "taken": self._taken, "directory": str(self._directory)}
+            state |= {"snapshots": self._snapshots, "taken": self._taken}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._counts[:], self._means[:] = state["counts"], state["means"]
         if self._size:
             self._snapshots, self._taken = state["snapshots"], state["taken"]
-            self._directory = Path(state["directory"])
         self._give()
 
 

@@ -181,12 +181,18 @@ class OpposedSpec(TeamSpec):
         of_run = named(state["config"]["env"].get("learners") or ("*",), agents, f"{run}: --learners")
         with using_checkpoint(Path(run), "holds no policy that this fastrl can use"):
             policies = state["policy"]["policies"]
-            players: dict[int, int] = {}
+            spaces, players = env.agent_spaces(padded=False), dict[int, int]()
             for a in frozen:
                 if a in of_run[: len(policies)]:
                     players[a] = of_run.index(a)
-                elif len({*policies}) == 1 and any(env.groups[a] == env.groups[each] for each in of_run):
-                    players[a] = 0
+                    continue
+                alike = {
+                    policy
+                    for policy, each in zip(policies, of_run, strict=False)
+                    if (env.groups[each], spaces[each]) == (env.groups[a], spaces[a])
+                }
+                if len(alike) == 1:
+                    players[a] = policies.index(*alike)
                 else:
                     raise CheckpointError(
                         f"{run} has no policy for {agents[a]}, it has learned to play"

@@ -144,6 +144,10 @@ def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], co
         if trainer.ranks.count == 1:
             check_kinds(state, trainer.state_dict())
         trainer.source.load_files(file.parent.parent)
+        if SNAPSHOTS in state:
+            from fastrl.training.snapshots import found_beside
+
+            state = found_beside(state, file)
         trainer.load_state_dict(state)
     return trainer
 
@@ -228,9 +232,9 @@ def load_run(
         if to_act:
             return settings, state
         if SNAPSHOTS in state:
-            from fastrl.training.snapshots import against_snapshots
+            from fastrl.training.snapshots import against_snapshots, found_beside
 
-            settings = against_snapshots(settings, state, file.parent.parent)
+            settings = against_snapshots(settings, found_beside(state, file))
         return task.resolve_defaults(settings), state
     except UserError:
         raise

@@ -53,20 +53,23 @@ def continue_in(directory: Path, before: Path, count: int) -> None:
         snapshot_file(directory, number).unlink(missing_ok=True)
 
 
-def against_snapshots(settings: Any, state: Mapping[str, Any], run: Path | None = None) -> Any:
+def found_beside(state: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """The state of a checkpoint file with snapshots, with their present folder: a run directory may have been moved."""
+    beside = file.parent.parent / SNAPSHOTS
+    if not beside.is_dir():
+        return dict(state)
+    return {**state, SNAPSHOTS: {**state[SNAPSHOTS], "directory": str(beside)}}
+
+
+def against_snapshots(settings: Any, state: Mapping[str, Any]) -> Any:
     """Settings for a policy that plays: in place of ``self`` the opponents are the snapshots at its checkpoint.
 
     Args:
         settings: of the run.
         state: of the checkpoint, which has `SNAPSHOTS`.
-        run: the directory that the checkpoint lies in; None: it lies in none.
     """
     env, kept = settings.env, state[SNAPSHOTS]
-    directory = Path(kept["directory"])
-    if run is not None and (run / SNAPSHOTS).is_dir():
-        # The run directory may have been moved.
-        directory = run / SNAPSHOTS
-    opponents = list[str]()
+    directory, opponents = Path(kept["directory"]), list[str]()
     for name, weight in map(weighted, env.opponents):
         numbers = range(max(kept["count"] - env.pool_size, 0), kept["count"]) if name == SELF else None
         paths = [name] if numbers is None else [str(snapshot_file(directory, each)) for each in numbers]

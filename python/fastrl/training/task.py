@@ -356,13 +356,13 @@ class Task(TaskSettings, ABC):
             check_own_modules(algorithm.networks(), source)
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
+        header = self.header(settings, source.env_id)
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
         if source.opponents:
             from fastrl.training.opponents import OpponentsCallback
 
-            callbacks.append(
-                OpponentsCallback(source, settings.env.opponent_priority, settings, films=self.films)
-            )
+            policy = {**header, "policy": algorithm.policy_state()}
+            callbacks.append(OpponentsCallback(source, settings, policy, self.films))
         if issubclass(algorithm_type, DatasetAlgorithm):
             from fastrl.sources.dataset import DatasetSource
             from fastrl.training.validation_loss import ValidationLoss
@@ -371,7 +371,6 @@ class Task(TaskSettings, ABC):
             callbacks.append(ValidationLoss(source))
         if ranks.is_first and (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
-        header = self.header(settings, source.env_id)
         action_space = problem.action_space if source.env_actions is None else source.env_actions
         header["action_space"] = space_state(action_space)
         played = problem.obs_space
