@@ -41,7 +41,7 @@ from fastrl.training.run import load_weights, name_of, train
 from fastrl.training.stages import saved_settings, saved_stage, stage_of
 from fastrl.training.summary import Summary
 from fastrl.training.task import Task
-from fastrl.training.trainer import Trainer
+from fastrl.training.trainer import SNAPSHOTS, Trainer
 from fastrl.utils.config import (
     ConfigError,
     Values,
@@ -241,7 +241,12 @@ class Model(metaclass=_ModelType):
         Raises:
             TrustError, UserError, CollectError: as of `trainer`.
         """
-        return stage_of(self._settings, self.trainer.stage).settings
+        settings = stage_of(self._settings, self.trainer.stage).settings
+        if SNAPSHOTS in self.trainer.header:
+            from fastrl.training.snapshots import against_snapshots
+
+            settings = against_snapshots(settings, self.trainer.header)
+        return settings
 
     @property
     def metrics(self) -> list[dict[str, float]]:

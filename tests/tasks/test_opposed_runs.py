@@ -178,7 +178,9 @@ def test_hard_opponents_are_drawn_more_often() -> None:
             self.given.append(tuple(weights))
 
     source: Any = Weighed()
-    callback = OpponentsCallback(source, "hard")
+    settings = SimpleNamespace(env=SimpleNamespace(opponent_priority="hard"))
+    make = functools.partial(OpponentsCallback, source, settings, {}, lambda settings: None)
+    callback = make()
     assert source.given == [(0.2, 0.2, 0.4, 0.2)]
     ended = Episodes(np.array([4.0, 1.0, 3.0, 3.0, 0.0]), info={"opponent": np.array([0, 1, 2, 2, 0])})
     run: Any = SimpleNamespace(ended=ended)
@@ -189,7 +191,7 @@ def test_hard_opponents_are_drawn_more_often() -> None:
     metrics = callback.metrics(ended)
     assert metrics["opponents/b-1/return"] == 1 and np.isnan(metrics["opponents/c/return"])
     assert metrics["opponents/b-2/share"] == source.given[-1][2]
-    resumed = OpponentsCallback(source, "hard")
+    resumed = make()
     resumed.load_state_dict(json.loads(json.dumps(callback.state_dict())))
     assert resumed.weights() == callback.weights() == list(source.given[-1])
     # The newest episodes count most.

@@ -143,7 +143,7 @@ class LiveCollector(Collector):
         return self.version
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
-        num_agents, density, opponents = difficulty or Difficulty()
+        num_agents, density, opponents, _ = difficulty or Difficulty()
         if opponents:
             raise NotImplementedError("a live simulation draws opponents by given weights")
         self._header["difficulty"] = level, num_agents, density

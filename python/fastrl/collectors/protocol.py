@@ -44,17 +44,19 @@ class CollectError(RuntimeError):
 
 
 class Difficulty(NamedTuple):
-    """Arguments of ``MultiAgentVectorEnv.set_difficulty``, and of ``OpponentVectorEnv.set_weights``.
+    """Arguments of ``MultiAgentVectorEnv.set_difficulty``, and of methods of ``OpponentVectorEnv``.
 
     Attributes:
         num_agents: agents that an episode starts with.
         density: of the traffic around them. NaN of both: they are as they are.
-        opponents: their weights in the draw; empty: they are as they are.
+        opponents: their weights in the draw, as of ``set_weights``; empty: they are as they are.
+        snapshots: that their pool has had so far, as of ``set_pool``; 0: they have no pool.
     """
 
     num_agents: float = math.nan
     density: float = math.nan
     opponents: tuple[float, ...] = ()
+    snapshots: int = 0
 
 
 @dataclass(frozen=True)

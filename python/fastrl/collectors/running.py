@@ -34,7 +34,7 @@ class RunningEpisode(NamedTuple):
         state: the actor's memory after these steps, float32 [state_size], of many agents [A, state_size]; empty without
             memory, or without ``obs``.
         lives: number of episodes before this one that it continues.
-        difficulty: with which it started, float64 [3 + N], see `TeamBackend.difficulties`; empty where that does not
+        difficulty: with which it started, see `TeamBackend.difficulties`; empty where that does not
             change.
     """
 

@@ -60,8 +60,7 @@ class TeamBackend(JointBackend):
         self.alive = np.zeros((rows, agents), np.bool_)
         self.over = np.zeros(rows, np.bool_)
         self._has_masks, self._nvec = plan.action_masks, plan.actions.nvec
-        # Level, agents, density and weights of N opponents, NaN where they are as they are: those that were set last,
-        # those of each row's next episode and of its running one, [R, 3 + N].
+        # See `difficulties`: those that were set last, those of each row's next episode and of its running one.
         self._opposed = cast("OpponentVectorEnv", env) if spec.shares() else None
         self._difficulty = self._row(0)
         self._next, self._running = np.tile(self._difficulty, (2, rows, 1))
@@ -147,8 +146,9 @@ class TeamBackend(JointBackend):
         out[~self.alive] = True
 
     def difficulties(self) -> NDArray[np.float64] | None:
-        """Level, agents, density and weights of N opponents of the running episodes, float64 [R, 3 + N], NaN where they
-        are as they are; None: they are so everywhere."""
+        """Level, agents, density and weights of N opponents of the running episodes, float64 [R, 3 + N], and where the
+        opponents have a pool how many snapshots it had had, [R, 4 + N]. NaN where they are as they are; None: they are
+        so everywhere."""
         return None if np.isnan(self._running[:, 1:]).all() else self._running.copy()
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
@@ -161,11 +161,11 @@ class TeamBackend(JointBackend):
 
     def _row(self, level: int, difficulty: Difficulty | None = None) -> NDArray[np.float64]:
         """A row as of `difficulties`."""
-        num_agents, density, opponents = difficulty or Difficulty()
-        row = np.full(3 + (0 if self._opposed is None else self._opposed.num_opponents), np.nan)
+        num_agents, density, opponents, snapshots = difficulty or Difficulty()
+        row = np.full(3 if self._opposed is None else 3 + self._opposed.num_opponents, np.nan)
         row[:3] = level, num_agents, density
         row[3:] = opponents or np.nan
-        return row
+        return row if self._opposed is None or not self._opposed.has_pool else np.append(row, snapshots)
 
     def start_replay(self, episodes: Sequence[RunningEpisode]) -> None:
         rows = [np.frombuffer(each.difficulty) if each.difficulty else self._difficulty for each in episodes]
@@ -183,7 +183,9 @@ class TeamBackend(JointBackend):
         if np.isfinite(num_agents).all():
             self._env.set_difficulty(num_agents=num_agents.astype(np.int64), density=density)
         if self._opposed is not None and np.isfinite(difficulties[:, 3:]).all():
-            self._opposed.set_weights(difficulties[:, 3:])
+            self._opposed.set_weights(difficulties[:, 3 : 3 + self._opposed.num_opponents])
+            if self._opposed.has_pool:
+                self._opposed.set_pool(difficulties[:, -1].astype(np.int64))
 
     def close(self) -> None:
         self._env.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from gymnasium.vector import AutoresetMode
 
@@ -13,6 +14,10 @@ from fastrl.envs.spec import EnvSpec
 
 if TYPE_CHECKING:
     from fastrl.envs.multi_agent import MultiAgentVectorEnv
+
+
+SELF = "self"
+"""The opponent that is a run's own past policies."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class TeamSpec(EnvSpec):
     def shares(self) -> Mapping[str, float]:
         """The opponents of its agents by name, and their weights in the draw; empty: all agents learn."""
         return {}
+
+    def with_snapshots(self, directory: Path) -> Self:
+        """The spec with the directory of the snapshots of its opponents' pool, if they have one."""
+        return self
 
     def make_team(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -57,6 +58,23 @@ class Opponent(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Snapshots of a policy, numbered in the order in which they join; the newest ones are opponents.
+
+    Attributes:
+        size: how many of them are in the draw.
+        load: makes the opponent of a number for the environments of all agents. It is asked only where it plays.
+        count: snapshots that there are at first.
+        state_size: at least the `Opponent.state_size` of each.
+    """
+
+    size: int
+    load: Callable[[int, MultiAgentVectorEnv], Opponent]
+    count: int = 0
+    state_size: int = 0
+
+
 class OpponentVectorEnv(MultiAgentVectorEnv):
     """K environments of the agents that learn; opponents play the frozen ones.
 
@@ -72,7 +90,8 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
         make: makes so many environments in the autoreset mode "disabled".
         opponents: of which each episode has one.
         frozen: indices of the agents that they play.
-        weights: of the opponents in the draw; None: even.
+        weights: of the opponents in the draw, and after them of the pool's, the newest first; None: even.
+        pool: further opponents.
         autoreset_mode: "same_step" or "disabled".
 
     Raises:
@@ -87,13 +106,14 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
         opponents: Sequence[Opponent],
         frozen: Sequence[int],
         weights: Sequence[float] | None = None,
+        pool: Pool | None = None,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
         if as_autoreset_mode(autoreset_mode) is AutoresetMode.NEXT_STEP:
             raise ValueError("autoreset_mode: expected 'same_step' or 'disabled', got 'next_step'")
         env = make(num_envs)
         try:
-            native = _Opposed(env, opponents, frozen, weights)
+            native = _Opposed(env, opponents, frozen, weights, pool)
         except BaseException:
             env.close()
             raise
@@ -111,7 +131,12 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
 
     @property
     def num_opponents(self) -> int:
+        """Opponents in the draw: those that were given, and as many as the pool has room for."""
         return self._native.num_opponents
+
+    @property
+    def has_pool(self) -> bool:
+        return self._native.pool is not None
 
     def set_weights(self, weights: ArrayLike) -> None:
         """Sets the weights of the opponents in the draws of the episodes that start from now on.
@@ -124,8 +149,18 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
         """
         self._native.set_weights(np.asarray(weights, np.float64))
 
+    def set_pool(self, counts: ArrayLike) -> None:
+        """Sets how many snapshots the pool has had so far, for the episodes that start from now on. Weights of places
+        in the pool that are still empty should be 0.
+
+        Args:
+            counts: int64, or [K] with those of each environment.
+        """
+        self._native.counts[...] = counts
+
     def drawn(self) -> NDArray[np.int64]:
-        """The index of the opponent of each environment's present episode, int64 [K]."""
+        """The index of the opponent of each environment's present episode, int64 [K]; of a snapshot of the pool its
+        number, counted on from the other opponents."""
         drawn: NDArray[np.int64] = self._native.drawn.copy()
         return drawn
 
@@ -159,8 +194,9 @@ class _Opposed:
         opponents: Sequence[Opponent],
         frozen: Sequence[int],
         weights: Sequence[float] | None,
+        pool: Pool | None,
     ) -> None:
-        if not opponents:
+        if not opponents and pool is None:
             raise ValueError("opponents: expected at least one, got none")
         self.env, self.num_envs, self._opponents = env, env.num_envs, list(opponents)
         self._is_frozen = np.zeros(env.num_agents, np.bool_)
@@ -169,10 +205,19 @@ class _Opposed:
                 f"frozen: expected indices of some of {env.num_agents} agents, and not all, got {list(frozen)}"
             )
         self._is_frozen[list(frozen)] = True
-        self.num_opponents = len(opponents)
+        self.pool = pool
+        self.num_opponents = len(opponents) + (0 if pool is None else pool.size)
+        # Of each environment, snapshots that the pool has had for its next episode.
+        self.counts = np.full(self.num_envs, 0 if pool is None else pool.count)
+        # The pool's opponents that play, by index; the given ones and those that play.
+        self._snapshots: dict[int, Opponent] = {}
+        self._players = list(enumerate(opponents))
         # Of each environment, the shares of random numbers below which the opponents lie.
         self._bounds = np.zeros((self.num_envs, self.num_opponents))
-        self.set_weights(np.ones(self.num_opponents) if weights is None else np.array(weights, np.float64))
+        even = np.ones(len(opponents) + (0 if pool is None else min(pool.count, pool.size)))
+        if weights is not None or len(even):
+            given = np.pad(even, (0, self.num_opponents - len(even))) if weights is None else weights
+            self.set_weights(np.array(given, np.float64))
         self.free = np.flatnonzero(~self._is_frozen)
         self.num_agents = len(self.free)
         spaces: Any = (env.single_observation_space, env.single_action_space)
@@ -201,7 +246,8 @@ class _Opposed:
         self._seeds, self._numbers = np.zeros(self.num_envs, np.uint64), np.zeros(self.num_envs, np.int64)
         self._steps, self.drawn = np.zeros(self.num_envs, np.int64), np.zeros(self.num_envs, np.int64)
         self._streams = np.zeros(size, np.uint64)
-        self._states = np.zeros((size, max(each.state_size for each in opponents)), np.float32)
+        sizes = [0 if pool is None else pool.state_size, *(each.state_size for each in opponents)]
+        self._states = np.zeros((size, max(sizes)), np.float32)
         self._same_step = False
 
     def set_weights(self, weights: NDArray[np.float64]) -> None:
@@ -213,7 +259,9 @@ class _Opposed:
             raise ValueError(
                 f"weights: expected {self.num_opponents} numbers from 0 on, some above 0, got {weights.tolist()}"
             )
-        self._bounds[...] = np.cumsum(weights, axis=-1) / sums
+        bounds = np.cumsum(weights, axis=-1)
+        # The last one is exactly 1, so that none after it is drawn.
+        self._bounds[...] = bounds / bounds[..., -1:]
 
     def in_mode(self, mode: str) -> Any:
         self._same_step = mode == "same_step"
@@ -248,10 +296,27 @@ class _Opposed:
             self._seeds[mask], self._numbers[mask] = seeds[mask], 0
         self._steps[mask] = 0
         self._states.reshape(self.num_envs, -1)[mask] = 0
+        if not self._bounds.any():
+            raise ContractError(f"{self.env.name}: the pool has no opponent yet")
         shares = (self._episodes(_WHICH) >> np.uint64(11)) * 2.0**-53
-        drawn = (self._bounds <= shares[:, None]).sum(axis=1)
-        self.drawn[mask] = np.minimum(drawn, self.num_opponents - 1)[mask]
+        drawn, given = (self._bounds <= shares[:, None]).sum(axis=1), len(self._opponents)
+        # Places in the pool count from the newest snapshot, indices from the first.
+        drawn = np.where(drawn < given, drawn, 2 * given + self.counts - 1 - drawn)
+        self.drawn[mask] = drawn[mask]
+        self._find_players()
         self._masks, self._streams = None, self._agent_streams()
+
+    def _find_players(self) -> None:
+        """Loads the snapshots that play, and forgets those that do not and are no longer in the draw."""
+        if self.pool is None:
+            return
+        given, playing = len(self._opponents), {*self.drawn.tolist()}
+        newest = given + int(self.counts.min()) - self.pool.size
+        self._snapshots = {i: each for i, each in self._snapshots.items() if i in playing or i >= newest}
+        for index in playing - self._snapshots.keys() - {*range(given)}:
+            self._snapshots[index] = self.pool.load(index - given, self.env)
+        among = sorted(playing & self._snapshots.keys())
+        self._players = [*enumerate(self._opponents), *((index, self._snapshots[index]) for index in among)]
 
     def _episodes(self, purpose: int) -> NDArray[np.uint64]:
         """Random numbers of the present episodes for a purpose, uint64 [K]."""
@@ -320,7 +385,7 @@ class _Opposed:
         playing = self._alive.reshape(self.num_envs, -1) & self._is_frozen
         masks = self._present_masks() if self.env.num_masked else None
         steps = np.repeat(self._steps, self.env.num_agents)
-        for index, opponent in enumerate(self._opponents):
+        for index, opponent in self._players:
             mine = (playing & (self.drawn == index)[:, None]).ravel()
             turn = Turn(self.env, self._obs, mine, self._streams, steps, masks, self._states)
             self._actions[mine] = opponent.act(turn)
@@ -336,8 +401,10 @@ class _Opposed:
         """Views of what is saved of all environments, or of one."""
         at = slice(None) if index is None else slice(index, index + 1)
         states = self._states.reshape(self.num_envs, -1)
+        counts = () if self.pool is None else (self.counts,)
         return [
-            each[at] for each in (self._seeds, self._numbers, self._steps, self.drawn, states, self._bounds)
+            each[at]
+            for each in (self._seeds, self._numbers, self._steps, self.drawn, states, self._bounds, *counts)
         ]
 
     def load_state(self, state: bytes, index: int | None = None) -> None:
@@ -349,6 +416,7 @@ class _Opposed:
         """Takes over what is saved of opponents, of as many environments or of one."""
         for own, part in zip(self._saved(index), parts, strict=True):
             own[...] = part
+        self._find_players()
         self._obs[...], self._alive[...] = self.env.observe()
         self._masks, self._streams = None, self._agent_streams()
 
@@ -369,7 +437,8 @@ class _Opposed:
         for each, size in zip(kept, sizes, strict=True):
             parts.append(np.frombuffer(state[at : at + size], each.dtype).reshape(count, *each.shape[1:]))
             at += size
-        if not ((parts[3] >= 0) & (parts[3] < len(self._opponents))).all():
+        most = len(self._opponents) + (0 if self.pool is None else parts[-1])
+        if not ((parts[3] >= 0) & (parts[3] < most)).all():
             raise ValueError("this environment state cannot be restored: it is of other opponents")
         return inner, parts
 

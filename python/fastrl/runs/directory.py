@@ -69,6 +69,8 @@ class RunDirectory:
         self.tracking = path / "wandb", path / "mlruns"
         self.profile = path / "profile.json"
         self.checkpoints = path / "checkpoints"
+        # Of runs that play against their own past policies.
+        self.snapshots = path / "snapshots"
         self.starts_over = False
         # Temporary files of a process that was killed while it wrote the first file do not count.
         self._was_empty = all(file.match(".config.toml.*.tmp") for file in path.iterdir())
@@ -129,7 +131,7 @@ class RunDirectory:
                 file.unlink(missing_ok=True)
             for file in self.tensorboard.glob("events.out.tfevents.*"):
                 file.unlink()
-            for folder in self.tracking:
+            for folder in (*self.tracking, self.snapshots):
                 shutil.rmtree(folder, ignore_errors=True)
             folders = [self.tensorboard, self.checkpoints, *([self.path] if self.is_made else [])]
             for folder in folders:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from gymnasium.spaces import Space
 
 from fastrl.collectors.protocol import Difficulty
 from fastrl.collectors.team_backend import EPISODE_INFO, LEVEL, OPPONENT
-from fastrl.collectors.team_spec import TeamSpec
+from fastrl.collectors.team_spec import SELF, TeamSpec
 from fastrl.envs.adapters.parallel import ParallelVectorEnv
 from fastrl.envs.adapters.parallel_copy import ParallelForm
 from fastrl.envs.exact_rows import recorded_space
@@ -81,10 +82,21 @@ class MultiAgentSource(RolloutSource):
         self._difficulty = level, difficulty
         self._give_difficulty()
 
-    def set_weights(self, opponents: Sequence[float]) -> None:
-        """Sets the weights of the opponents in the draws of the episodes that start from now on."""
+    def set_weights(self, opponents: Sequence[float], snapshots: int = 0) -> None:
+        """Sets the weights of the opponents in the draws of the episodes that start from now on.
+
+        Args:
+            opponents: as of `fastrl.envs.opponents.OpponentVectorEnv.set_weights`.
+            snapshots: as of its ``set_pool``.
+        """
         level, difficulty = self._difficulty
-        self.set_difficulty(level, (difficulty or Difficulty())._replace(opponents=tuple(opponents)))
+        new = (difficulty or Difficulty())._replace(opponents=tuple(opponents), snapshots=snapshots)
+        self.set_difficulty(level, new)
+
+    def use_snapshots(self, directory: Path) -> None:
+        """Says where the snapshots of the opponents' pool are, before it runs."""
+        self.spec = self.spec.with_snapshots(directory)
+        self._plan = dataclasses.replace(self.plan, env=self.spec)
 
     def _give_difficulty(self) -> None:
         if self._collector is not None:
@@ -109,6 +121,10 @@ class MultiAgentDatasetSource(DatasetSource):
 
     def _see_env(self, spec: EnvSpec) -> None:
         assert isinstance(spec, TeamSpec)
+        if SELF in spec.shares():
+            raise TrainError(
+                f"--opponents {SELF}: learning from demonstrations takes no snapshots: name run directories"
+            )
         self.num_agents, self.obs_space, self.action_space, self.form, self._agents = _seen(spec)
 
     def _check_demos(self, demos: Demos, name: str) -> None:

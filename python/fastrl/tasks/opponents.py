@@ -16,7 +16,7 @@ class DrawConfig:
         tuple[str, ...],
         Field(
             description="run directories whose policies play the agents that do not learn, one drawn for each episode,"
-            " each perhaps with a weight, as runs/a:0.5"
+            " each perhaps with a weight, as runs/a:0.5; self: the run's own past policies, see snapshot_every"
         ),
         Setting(option="--opponents"),
     ] = ()
@@ -38,6 +38,14 @@ class OpponentsConfig(DrawConfig):
         ),
         Setting(option="--learners"),
     ] = ()
+    snapshot_every: Annotated[
+        int,
+        Field(ge=1, description="with the opponent self: steps after which the policy joins its opponents"),
+    ] = 100_000
+    pool_size: Annotated[
+        int,
+        Field(ge=1, le=1000, description="of the opponent self: so many newest past policies are drawn from"),
+    ] = 10
 
 
 def opposed(whole: TeamSpec, task: str, config: OpponentsConfig) -> TeamSpec:
@@ -58,4 +66,5 @@ def opposed(whole: TeamSpec, task: str, config: OpponentsConfig) -> TeamSpec:
         task=task,
         learners=config.learners,
         opponents=config.opponents,
+        pool_size=config.pool_size,
     )

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from gymnasium.vector import AutoresetMode
 
-from fastrl.collectors.team_spec import TeamSpec
-from fastrl.envs.opponents import OpponentVectorEnv
-from fastrl.runs.checkpoint import CheckpointError, load_newest
+from fastrl.collectors.team_spec import SELF, TeamSpec
+from fastrl.envs.opponents import OpponentVectorEnv, Pool
+from fastrl.runs.checkpoint import CheckpointError, load_checkpoint, load_newest
 from fastrl.runs.settings import table_of
 from fastrl.training.evaluation import to_play
 from fastrl.training.run import using_checkpoint
@@ -35,17 +35,24 @@ class OpposedSpec(TeamSpec):
         whole: the environments of all agents.
         task: whose runs can be opponents.
         learners: names of the agents that learn, with ``*`` for any characters.
-        opponents: run directories, perhaps with `weighted` weights.
+        opponents: run directories and `SELF`, perhaps with `weighted` weights.
+        pool_size: how many of the run's newest snapshots are opponents.
+        snapshots: the directory of these; None: there are none yet.
     """
 
     whole: TeamSpec = dataclasses.field(default_factory=lambda: TeamSpec(""))
     task: str = ""
     learners: Sequence[str] = ()
     opponents: Sequence[str] = ()
+    pool_size: int = 1
+    snapshots: Path | None = None
 
     def with_options(self, options: Mapping[str, Any]) -> Self:
         whole = self.whole.with_options(options)
         return dataclasses.replace(self, whole=whole, options=whole.options)
+
+    def with_snapshots(self, directory: Path) -> Self:
+        return dataclasses.replace(self, snapshots=directory)
 
     @property
     def is_compiled(self) -> bool:
@@ -80,9 +87,10 @@ class OpposedSpec(TeamSpec):
             ConfigError: there is no such agent, none or all of them learn, or there are no opponents.
             CheckpointError: a run directory has no policy that can play the others.
         """
-        shares = self.shares()
+        shares = dict(self.shares())
         if not shares:
             raise ConfigError("--learners: expected --opponents, run directories that play the other agents")
+        own = shares.pop(SELF, 0.0)
         states = {run: self._state(run) for run in shares}
         # An opponent may keep to masks that the policies that learn do without.
         action_masks |= any(_has_masks(state) for state in states.values())
@@ -95,14 +103,48 @@ class OpposedSpec(TeamSpec):
             if not frozen:
                 raise ConfigError(f"--learners: expected some agents, and not all of {', '.join(agents)}")
             opponents = [self._frozen(run, state, env, frozen) for run, state in states.items()]
+            pool = self._pool(env, frozen) if own else None
+        weights = [*shares.values()]
+        if pool is not None:
+            weights += pool_shares(own, pool.count, pool.size)
         return OpponentVectorEnv(
             num_envs,
             functools.partial(self.whole.make_team, workers=workers, action_masks=action_masks, **options),
             opponents=opponents,
-            weights=[*shares.values()],
+            weights=weights if any(weights) else None,
+            pool=pool,
             frozen=frozen,
             autoreset_mode=autoreset_mode,
         )
+
+    def check_self(self, state: Mapping[str, Any]) -> None:
+        """Refuses a policy that cannot play the agents that do not learn.
+
+        Args:
+            state: of its checkpoint.
+
+        Raises:
+            CheckpointError
+        """
+        with contextlib.closing(self.whole.make_team(1, workers=1, action_masks=_has_masks(state))) as env:
+            agents = list(map(str, env.agents))
+            free = named(self.learners, agents)
+            self._frozen(
+                "--opponents self: this run", state, env, [a for a in range(len(agents)) if a not in free]
+            )
+
+    def _pool(self, env: MultiAgentVectorEnv, frozen: Sequence[int]) -> Pool:
+        """The run's snapshots so far, as the agents that do not learn."""
+        directory = self.snapshots
+        if directory is None:
+            return Pool(self.pool_size, lambda number, env: self._frozen(SELF, {}, env, frozen))
+
+        def load(number: int, env: MultiAgentVectorEnv) -> PolicyOpponent:
+            file = snapshot_file(directory, number)
+            return self._frozen(str(file), load_checkpoint(file), env, frozen, deterministic=False)
+
+        count = snapshots_in(directory)
+        return Pool(self.pool_size, load, count, load(count - 1, env).state_size if count else 0)
 
     def _state(self, run: str) -> dict[str, Any]:
         """See `policy_state`; of a run in these environments."""
@@ -115,13 +157,20 @@ class OpposedSpec(TeamSpec):
         return state
 
     def _frozen(
-        self, run: str, state: Mapping[str, Any], env: MultiAgentVectorEnv, frozen: Sequence[int]
+        self,
+        run: str,
+        state: Mapping[str, Any],
+        env: MultiAgentVectorEnv,
+        frozen: Sequence[int],
+        *,
+        deterministic: bool = True,
     ) -> PolicyOpponent:
         """The policies of a run, as the agents that do not learn.
 
         Args:
             run: its directory, for messages.
             state: of its checkpoint.
+            deterministic: they take their most probable actions; otherwise these are drawn.
 
         Raises:
             CheckpointError: it cannot play them.
@@ -132,18 +181,26 @@ class OpposedSpec(TeamSpec):
         of_run = named(state["config"]["env"].get("learners") or ("*",), agents, f"{run}: --learners")
         with using_checkpoint(Path(run), "holds no policy that this fastrl can use"):
             policies = state["policy"]["policies"]
-            players: dict[int, int] = {}
+            spaces, players = env.agent_spaces(padded=False), dict[int, int]()
             for a in frozen:
                 if a in of_run[: len(policies)]:
                     players[a] = of_run.index(a)
-                elif len({*policies}) == 1 and any(env.groups[a] == env.groups[each] for each in of_run):
-                    players[a] = 0
+                    continue
+                alike = {
+                    policy
+                    for policy, each in zip(policies, of_run, strict=False)
+                    if (env.groups[each], spaces[each]) == (env.groups[a], spaces[a])
+                }
+                if len(alike) == 1:
+                    players[a] = policies.index(*alike)
                 else:
                     raise CheckpointError(
                         f"{run} has no policy for {agents[a]}, it has learned to play"
                         f" {', '.join(agents[each] for each in of_run)}"
                     )
-            opponent = PolicyOpponent.from_team(state["policy"], players, action_masks=_has_masks(state))
+            opponent = PolicyOpponent.from_team(
+                state["policy"], players, action_masks=_has_masks(state), deterministic=deterministic
+            )
         opponent.check_fits(env, run)
         return opponent
 
@@ -171,6 +228,26 @@ def weighted(opponent: str) -> tuple[str, float]:
     except ValueError:
         weight = 0.0
     return (name, weight) if 0 < weight < math.inf else (opponent, 1.0)
+
+
+def pool_shares(weight: float, count: int, size: int) -> list[float]:
+    """The weights of the places of a pool, the newest snapshot first: even ones, and 0 of those that are empty.
+
+    Args:
+        weight: of the pool.
+        count: snapshots that it has had.
+    """
+    filled = min(count, size)
+    return [weight / max(filled, 1)] * filled + [0.0] * (size - filled)
+
+
+def snapshot_file(directory: Path, number: int) -> Path:
+    return directory / f"snapshot-{number:06d}.safetensors"
+
+
+def snapshots_in(directory: Path) -> int:
+    """The number of the snapshot after the last one in a folder."""
+    return max((int(file.stem[9:]) + 1 for file in directory.glob("snapshot-*[0-9].safetensors")), default=0)
 
 
 def policy_state(run: str) -> dict[str, Any]:

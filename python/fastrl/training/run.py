@@ -33,7 +33,7 @@ from fastrl.training.profiler import with_other
 from fastrl.training.stages import saved_settings, saved_stage
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.task import Task
-from fastrl.training.trainer import Trainer
+from fastrl.training.trainer import SNAPSHOTS, Trainer
 from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml, values_of
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.errors import UserError
@@ -144,6 +144,10 @@ def restored(task: Task, settings: Any, file: Path, state: Mapping[str, Any], co
         if trainer.ranks.count == 1:
             check_kinds(state, trainer.state_dict())
         trainer.source.load_files(file.parent.parent)
+        if SNAPSHOTS in state:
+            from fastrl.training.snapshots import found_beside
+
+            state = found_beside(state, file)
         trainer.load_state_dict(state)
     return trainer
 
@@ -225,7 +229,13 @@ def load_run(
             check_own_network(
                 getattr(algo, "network", None), parse_options(getattr(algo, "network_options", ())), policy
             )
-        return settings if to_act else task.resolve_defaults(settings), state
+        if to_act:
+            return settings, state
+        if SNAPSHOTS in state:
+            from fastrl.training.snapshots import against_snapshots, found_beside
+
+            settings = against_snapshots(settings, found_beside(state, file))
+        return task.resolve_defaults(settings), state
     except UserError:
         raise
     except Exception as error:

@@ -28,7 +28,7 @@ from fastrl.training.evaluation import Evaluation, Returns, Scores
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
-from fastrl.training.trainer import Trainer
+from fastrl.training.trainer import SNAPSHOTS, Trainer
 from fastrl.utils.config import ConfigError, build, check, to_tree
 from fastrl.utils.output import quiet_console
 from fastrl.utils.ranks import ALONE, Ranks
@@ -356,11 +356,13 @@ class Task(TaskSettings, ABC):
             check_own_modules(algorithm.networks(), source)
         except ValueError as error:
             raise TrainError(f"--algo {run.algo} on {source.env_id}: {error}") from None
+        header = self.header(settings, source.env_id)
         callbacks = [*self.callbacks(settings, source, console), *stopping(run)]
         if source.opponents:
             from fastrl.training.opponents import OpponentsCallback
 
-            callbacks.append(OpponentsCallback(source, settings.env.opponent_priority))
+            policy = {**header, "policy": algorithm.policy_state()}
+            callbacks.append(OpponentsCallback(source, settings, policy, self.films))
         if issubclass(algorithm_type, DatasetAlgorithm):
             from fastrl.sources.dataset import DatasetSource
             from fastrl.training.validation_loss import ValidationLoss
@@ -369,7 +371,6 @@ class Task(TaskSettings, ABC):
             callbacks.append(ValidationLoss(source))
         if ranks.is_first and (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
-        header = self.header(settings, source.env_id)
         action_space = problem.action_space if source.env_actions is None else source.env_actions
         header["action_space"] = space_state(action_space)
         played = problem.obs_space
@@ -436,6 +437,10 @@ class Task(TaskSettings, ABC):
             # The policy is of a stage of the run.
             config_type = type(settings)
             settings = build(config_type, check(config_type, state["config"], "the stage"))
+        if SNAPSHOTS in state:
+            from fastrl.training.snapshots import against_snapshots
+
+            settings = against_snapshots(settings, state)
         run: RunConfig = settings.run
         # Compiled actors are as good on any machine; PyTorch acts on a GPU where that is asked for.
         device = "cuda" if run.device == "cuda" else "cpu"

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Callback)
 
+SNAPSHOTS = "snapshots"
+"""Entry of checkpoints of runs whose opponents are their own past policies: their folder, and how many there are."""
+
 
 class Trainer:
     """Trains an algorithm on what a source of experience brings, until the run's goal is reached.
@@ -230,6 +233,8 @@ class Trainer:
         Raises:
             ValueError, KeyError: it had other settings, or the state is damaged.
         """
+        if SNAPSHOTS in state:
+            self.header[SNAPSHOTS] = state[SNAPSHOTS]
         self.algorithm.load_state_dict(state["learner"])
         self.source.load_state_dict(state["source"])
         if self.intrinsic is not None:

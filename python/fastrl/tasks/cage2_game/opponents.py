@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl.collectors.team_spec import CompiledTeamSpec
+from fastrl.collectors.team_spec import SELF, CompiledTeamSpec
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, action_indices
 from fastrl.envs.cage2.game import AGENTS, RED_ACTIONS, RED_VIEW, Cage2GameVectorEnv
 from fastrl.envs.cage2.memory import MEMORIES, Memory, observation_names
@@ -116,6 +116,11 @@ class GameSpec(CompiledTeamSpec):
             ConfigError: opponents that do not go with the side.
             CheckpointError: a run directory has no policy that can play the other side.
         """
+        if SELF in self.shares():
+            raise ConfigError(
+                f"opponents: {SELF}: one side's policy cannot play the other; train the sides in turn,"
+                " each with the runs of the other as --opponents"
+            )
         options = dict(self.options) if workers is None else {**self.options, "num_threads": workers}
         if self.side == "both":
             if self.opponents:
