@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -14,13 +15,15 @@ from fastrl.envs.cage2.memory import (
     DECOY_PLACES,
     MEMORIES,
     OBS_BITS,
-    SCAN_HOSTS,
     BlueMemory,
     Ruleset,
     observation_high,
     observation_names,
 )
+from fastrl.envs.cage2.scenario import Cage2Scenario, challenge, load_scenario
 from fastrl.envs.cage2.workflow import Cage2WorkflowVectorEnv
+
+SCENARIOS = Path(__file__).parents[1] / "support" / "golden" / "cage2_scenarios"
 
 LENGTHS = {"none": 52, "scan": 62, "decoys": 103, "full": 240}
 
@@ -28,7 +31,13 @@ LENGTHS = {"none": 52, "scan": 62, "decoys": 103, "full": 240}
 class Model:
     """Blue's memory of one game, as plainly as it can be written: lists of what happened at which step."""
 
-    def __init__(self) -> None:
+    def __init__(self, scenario: Cage2Scenario | None = None) -> None:
+        network = scenario or challenge()
+        self.hosts, self.actions = network.hosts, network.actions
+        self.effective = {network.actions[action] for action in network.effective_actions}
+        names = observation_names("decoys", "blue", scenario)
+        self.scan_hosts = [name.split(":")[0] for name in names if name.endswith(": scanned")]
+        self.places = [name.removesuffix(" stands") for name in names if name.endswith(" stands")]
         self.steps = 0
         # Of (event, host): the steps after which it happened.
         self.events: dict[tuple[str, str], list[int]] = {}
@@ -39,7 +48,7 @@ class Model:
 
     def allowed(self, action: str) -> bool:
         kind, _, host = action.partition(" ")
-        if action not in [ACTIONS[a] for a in EFFECTIVE_ACTIONS]:
+        if action not in self.effective:
             return False
         if kind == "DecoyApache":
             return not {action, f"DecoyVsftpd {host}"} & self.standing
@@ -48,12 +57,12 @@ class Model:
     def observe(self, bits: np.ndarray, action: int | None) -> list[float]:
         if action is not None:
             self.steps += 1
-            self._act(ACTIONS[action])
-        activity = bits.reshape(13, 4)[:, :2].tolist()
+            self._act(self.actions[action])
+        activity = bits.reshape(-1, 4)[:, :2].tolist()
         for event, code in (("scan", [1, 0]), ("exploit", [1, 1])):
-            for host in (host for host, seen in zip(HOSTS, activity, strict=True) if seen == code):
+            for host in (host for host, seen in zip(self.hosts, activity, strict=True) if seen == code):
                 self.events.setdefault((event, host), []).append(self.steps)
-        scanned = {HOSTS[h] for h in SCAN_HOSTS if activity[h] == [1, 0]}
+        scanned = {host for host in self.scan_hosts if activity[self.hosts.index(host)] == [1, 0]}
         self.scans += [scanned] if scanned else []
         return [*bits.tolist(), *self._values()]
 
@@ -69,19 +78,58 @@ class Model:
             self.events.setdefault((kind, host), []).append(self.steps)
 
     def _values(self) -> list[float]:
-        hosts = [HOSTS[h] for h in SCAN_HOSTS]
         values = [
             2.0 if self.scans and host in self.scans[-1] else float(any(host in s for s in self.scans))
-            for host in hosts
+            for host in self.scan_hosts
         ]
-        values += [float(place in self.standing) for place in DECOY_PLACES]
+        values += [float(place in self.standing) for place in self.places]
         for event in ("Analyse", "Remove", "Restore", "scan", "exploit"):
-            times = [self.events.get((event, host), []) for host in HOSTS]
+            times = [self.events.get((event, host), []) for host in self.hosts]
             values += [1 / (1 + self.steps - t[-1]) if t else 0.0 for t in times]
             values += [min(len(t), 10) / 10 for t in times]
         for kinds in (("Sleep", "Monitor"), ("Analyse",), ("Remove",), ("Restore",), ("decoy",)):
             values.append(float(self.kind in kinds))
         return [*values, float(self.could), self.steps / 100]
+
+
+@pytest.mark.parametrize("name", ["shop", "offices"])
+@pytest.mark.parametrize("ruleset", ["main", "leaderboard"])
+def test_it_is_as_the_plain_model_says_in_other_scenarios(name: str, ruleset: Ruleset) -> None:
+    scenario = load_scenario(SCENARIOS / f"{name}.yaml")
+    options: dict[str, Any] = {
+        "scenario": scenario,
+        "red_agent": "mix",
+        "ruleset": ruleset,
+        "episode_length": 60,
+    }
+    games = {
+        memory: Cage2VectorEnv(4, memory=memory, autoreset_mode="disabled", **options) for memory in MEMORIES
+    }
+    models, rng = [Model(scenario) for _ in range(4)], np.random.default_rng(0)
+    found = {memory: env.reset(seed=2)[0] for memory, env in games.items()}
+    # Half of the actions are on two hosts, so that decoys meet their like and Restores.
+    few = [i for i, action in enumerate(scenario.actions) if action.endswith(("Enterprise0", "User1"))]
+    actions: Any = [None] * 4
+    for _ in range(60):
+        bits = found["none"]
+        expected = np.float32(
+            [model.observe(*row) for model, *row in zip(models, bits, actions, strict=True)]
+        )
+        for memory, env in games.items():
+            names = observation_names(memory, "blue", scenario)
+            np.testing.assert_array_equal(found[memory], expected[:, : len(names)])
+            assert env.single_observation_space.shape == (len(names),) and len({*names}) == len(names)
+            assert env.single_observation_space.contains(found[memory][0])
+            masks = [[model.allowed(action) for action in scenario.actions] for model in models]
+            np.testing.assert_array_equal(env.action_masks(), masks)
+        any_action = rng.integers(len(scenario.actions), size=4)
+        actions = np.where(rng.random(4) < 0.5, rng.choice(few, 4), any_action)
+        found = {memory: env.step(actions)[0] for memory, env in games.items()}
+    other = games["full"].rebuilt(4)
+    other.load_state(games["full"].save_state())
+    observed = np.empty_like(found["full"])
+    other.observe_into(observed)
+    np.testing.assert_array_equal(observed, found["full"])
 
 
 def activities() -> st.SearchStrategy[list[int]]:

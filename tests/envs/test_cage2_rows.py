@@ -193,7 +193,7 @@ def test_an_action_on_no_host_does_what_sleep_does() -> None:
         ({"rows": 3}, "rows: expected 9 to"),
         ({"random": "numpy"}, "random: expected 'fast' or 'python'"),
         ({"scenario": DRAWN, "random": "python"}, "random: expected 'fast' where networks are drawn"),
-        ({"ruleset": "plusplus"}, "ruleset: expected 'main' or 'leaderboard'"),
+        ({"ruleset": "mian"}, "ruleset: expected 'main', 'leaderboard' or 'plusplus'"),
         ({"scenario": ()}, "scenario: expected one network or more"),
     ],
 )

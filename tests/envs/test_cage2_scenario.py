@@ -6,7 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -17,13 +17,42 @@ from hypothesis import strategies as st
 
 from fastrl._native import _rust
 from fastrl.envs.cage2.env import ACTIONS, EFFECTIVE_ACTIONS, HOSTS, Cage2Env, Cage2VectorEnv
-from fastrl.envs.cage2.scenario import MAX_BYTES, ScenarioError, load_scenario, parse_scenario
+from fastrl.envs.cage2.memory import OBS_BITS, SCAN_HOSTS, Ruleset, observation_names
+from fastrl.envs.cage2.network_picture import NetworkState, network_picture
+from fastrl.envs.cage2.scenario import MAX_BYTES, ScenarioError, challenge, load_scenario, parse_scenario
 from fastrl.envs.cage2.traces import load_trace
 from fastrl.testing import check_vector_env
 
 GOLDEN = Path(__file__).parents[1] / "support" / "golden"
 FILES = GOLDEN / "cage2_scenarios"
 TREE = yaml.safe_load((FILES / "shop.yaml").read_text())
+
+
+def _small() -> dict[str, Any]:
+    """Three hosts of the file in a subnet of their own."""
+    tree = deepcopy(TREE)
+    kept = "User0", "User1", "Op_Server0"
+    tree["Hosts"] = {name: {"image": tree["Hosts"][name]["image"]} for name in kept}
+    tree["Subnets"] = {"Office": {"Hosts": [*kept], "Size": 3, "NACLs": {"all": {"in": "all", "out": "all"}}}}
+    for agent in ("Blue", "Green", "Red"):
+        tree["Agents"][agent]["AllowedSubnets"] = ["Office"]
+    blue, client = (
+        tree["Agents"]["Blue"],
+        {"type": "VelociraptorClient", "username": "ubuntu", "parent": "Velo"},
+    )
+    server = {
+        "type": "VelociraptorServer",
+        "name": "Velo",
+        "hostname": "User1",
+        "artifacts": ["NetworkConnections"],
+    }
+    blue["starting_sessions"] = [server, *(client | {"hostname": name} for name in kept)]
+    blue["INT"]["Hosts"] = {name: {"Interfaces": "All", "System info": "All"} for name in kept}
+    tree["Agents"]["Green"]["starting_sessions"] = []
+    return tree
+
+
+SMALL = _small()
 
 
 def test_the_network_of_the_challenge_is_a_scenario() -> None:
@@ -33,7 +62,7 @@ def test_the_network_of_the_challenge_is_a_scenario() -> None:
     assert list(scenario.subnets) == _rust.CAGE2_SUBNETS
 
 
-RECORDED = [path for path in sorted((GOLDEN / "cage2").glob("*.npz")) if not path.stem.startswith("plusplus")]
+RECORDED = sorted((GOLDEN / "cage2").glob("*.npz"))
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
@@ -45,6 +74,37 @@ def test_its_file_gives_the_recorded_games_of_the_challenge(path: Path) -> None:
         _rust.replay_cage2("decisions", *options),
     ):
         assert (mismatches, first) == (0, None) and steps == len(trace.arrays["reward"])
+
+
+@pytest.mark.parametrize("ruleset", get_args(Ruleset))
+def test_its_file_gives_the_memory_of_the_challenge(ruleset: Ruleset) -> None:
+    options: dict[str, Any] = {"ruleset": ruleset, "red_agent": "mix", "memory": "full", "num_threads": 1}
+    own, file = (
+        Cage2VectorEnv(16, **options),
+        Cage2VectorEnv(16, scenario=FILES / "challenge.yaml", **options),
+    )
+    names = observation_names("full", "blue", file.network)
+    shared = [name for name in observation_names("full") if not name.endswith(": scanned")]
+    places, others = (
+        [names.index(name) for name in shared],
+        [observation_names("full").index(name) for name in shared],
+    )
+    # Of a file all hosts' scans are remembered, so that another one may be the last.
+    assert len(names) == len(places) + len(HOSTS) == 243
+    marks, own_marks = slice(OBS_BITS, OBS_BITS + 13), slice(OBS_BITS, OBS_BITS + 10)
+    rng, seen = np.random.default_rng(0), np.zeros(len(names))
+    obs, expected = file.reset(seed=4)[0], own.reset(seed=4)[0]
+    for _ in range(250):
+        np.testing.assert_array_equal(obs[:, places], expected[:, others])
+        np.testing.assert_array_equal(obs[:, marks][:, SCAN_HOSTS] > 0, expected[:, own_marks] > 0)
+        np.testing.assert_array_equal(file.action_masks(), own.action_masks())
+        # Sleep half of the time, so that red gets somewhere.
+        actions = rng.integers(len(ACTIONS), size=16) * (rng.random(16) < 0.5)
+        obs, rewards, *_ = file.step(actions)
+        expected, own_rewards, *_ = own.step(actions)
+        np.testing.assert_array_equal(rewards, own_rewards)
+        seen = np.maximum(seen, obs.max(axis=0))
+    assert (seen[places] > 0).mean() > 0.9
 
 
 @pytest.mark.parametrize("path", sorted(FILES.glob("*.npz")), ids=lambda path: path.stem)
@@ -176,8 +236,8 @@ def test_a_state_is_of_its_scenario() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory": "full"}, "memory, observe: expected 'none' or 'scan', and 'blue'"),
-        ({"observe": "truth"}, "memory, observe: expected 'none' or 'scan', and 'blue'"),
+        ({"memory": "ful"}, "memory: expected 'none', 'scan', 'decoys' or 'full', got 'ful'"),
+        ({"observe": "truth"}, "observe: expected 'blue' with a scenario of your own, got 'truth'"),
         ({"actions": [56]}, "actions: expected different indices from 0 to 55"),
         ({"scenario": "nowhere.yaml"}, "scenario nowhere.yaml: No such file or directory"),
         ({"scenario": FILES / "contractor.yaml"}, "red_agent: B_line starts on a host named User0"),
@@ -188,9 +248,72 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: s
         Cage2VectorEnv(1, **{"scenario": FILES / "shop.yaml", **options})
 
 
-def test_a_picture_needs_the_hosts_of_the_challenge() -> None:
-    with pytest.raises(ValueError, match="render_mode: expected 'ansi' with a scenario of other hosts"):
-        Cage2Env(scenario=FILES / "shop.yaml", render_mode="rgb_array")
+def test_the_challenge_is_laid_out_by_the_way_that_red_takes() -> None:
+    expected = (
+        ("User", ("User0", "User1", "User2", "User3", "User4")),
+        ("Enterprise", ("Enterprise0", "Enterprise1", "Enterprise2", "Defender")),
+        ("Operational", ("Op_Host0", "Op_Host1", "Op_Host2", "Op_Server0")),
+    )
+    assert challenge().layout() == load_scenario(FILES / "challenge.yaml").layout() == expected
+    blocked = load_scenario(FILES / "contractor.yaml")
+    assert [blocked.native.access[blocked.subnets.index(name)] for name, _ in blocked.layout()][
+        -1
+    ] == "closed"
+
+
+def test_plusplus_changes_images_decoys_and_costs_everywhere() -> None:
+    options: dict[str, Any] = {"scenario": FILES / "offices.yaml", "red_agent": "bline", "num_threads": 1}
+    main, mended = (Cage2VectorEnv(32, ruleset=ruleset, **options) for ruleset in ("main", "plusplus"))
+    network = main.network
+    vsftpd = network.actions.index("DecoyVsftpd Enterprise0")
+    for env, again in ((main, True), (mended, False)):
+        env.reset(seed=1)
+        env.step([vsftpd] * 32)
+        assert (env.action_masks()[:, vsftpd] == again).all()
+    root_costs, user_costs = np.array(network.native.root_costs), 0.0
+    for _ in range(60):
+        _, rewards, *_ = mended.step([0] * 32)
+        access = mended.truth()["red_access"]
+        costs = -rewards - (access > 0) @ root_costs
+        # What is left is Impact's.
+        assert (np.isclose(costs, 0) | np.isclose(costs, 10)).all()
+        user_costs = max(user_costs, float(((access == 1) @ root_costs).max()))
+    assert user_costs > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("small", (320, 360)), ("challenge", (320, 360)), ("shop", (320, 360)), ("offices", (460, 480))],
+)
+def test_pictures_have_the_hosts_of_the_network(name: str, shape: tuple[int, int]) -> None:
+    network = parse_scenario(SMALL) if name == "small" else load_scenario(FILES / f"{name}.yaml")
+    pictures = []
+    for host in (None, *range(len(network.hosts))):
+        red_access = np.zeros(len(network.hosts), np.uint8)
+        if host is not None:
+            red_access[host] = 2
+        state = NetworkState("title", red_access, "", 0.0)
+        pictures.append(network_picture(state, note="step 1", network=network))
+    assert {picture.shape for picture in pictures} == {(*shape, 3)}
+    nobody, *each = pictures
+    boxes = [(picture != nobody).any(axis=-1) for picture in each]
+    # Every host has a box of its own, in the picture.
+    assert all(box.sum() > 1500 for box in boxes) and np.sum(boxes, axis=0).max() == 1
+    env = Cage2Env(scenario=network, red_agent="meander", render_mode="rgb_array")
+    env.reset(seed=0)
+    assert env.render().shape == (shape[0] * 8 // 5, shape[1] * 8 // 5, 3)
+
+
+@pytest.mark.parametrize("long", ["A" * 60, "Enterprise with a name of many words"])
+def test_long_names_fit_into_a_picture(long: str) -> None:
+    tree = yaml.safe_load(yaml.safe_dump(SMALL).replace("User1", long))
+    network = parse_scenario(tree)
+    plain, named = (
+        network_picture(NetworkState("title", np.zeros(3, np.uint8), "", 0.0), note="", network=each)
+        for each in (parse_scenario(SMALL), network)
+    )
+    rows, columns = np.nonzero((plain != named).any(axis=-1))
+    assert rows.size and rows.min() > 60 and rows.max() < 280 and columns.max() < 115
 
 
 def change(*keys: Any, to: Any = None) -> Callable[[dict[str, Any]], None]:

@@ -1,15 +1,21 @@
 """Runs of cage2 in the network of a scenario file."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from small_runs import refusal, run_cli, train_refusal, train_small
 
 from fastrl.cli.main import main
+from fastrl.envs.cage2.env import Cage2VectorEnv
+from fastrl.envs.cage2.memory import Ruleset, observation_names
 from fastrl.envs.cage2.scenario import load_scenario
 from fastrl.play.policy import load_policy
 from fastrl.runs.checkpoint import load_newest
 from fastrl.tasks.cage2.evaluate import Contender, evaluate
+from fastrl.tasks.cage2.explain import costs_by_host
 
 FILES = Path(__file__).parents[1] / "support" / "golden" / "cage2_scenarios"
 SHOP, DRAWN = FILES / "shop.yaml", FILES / "drawn.yml"
@@ -32,7 +38,9 @@ def test_a_run_is_trained_and_scored_in_the_scenario(run: Path, capsys: pytest.C
     shown = " ".join(capsys.readouterr().out.split())
     assert "on ruleset 'main' in shop.yaml" in shown
     assert "The network is that of shop.yaml: no scores of the challenge." in shown
-    assert "Meander" in shown and "CardiffUni" not in shown and "what red held" not in shown
+    assert "Meander" in shown and "CardiffUni" not in shown
+    assert "what red held and lost, ruleset 'main' in shop.yaml" in shown
+    assert "each host" in shown and "User0 is always red's" in shown
 
 
 def test_red_agents_that_cannot_play_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,9 +56,10 @@ def test_red_agents_that_cannot_play_are_left_out(tmp_path: Path, capsys: pytest
     ("options", "message"),
     [
         (["--scenario=nowhere.yaml"], "nowhere.yaml: No such file or directory"),
-        ([f"--scenario={SHOP}", "--ruleset=plusplus"], "expected 'main' or 'leaderboard' with a scenario"),
-        ([f"--scenario={SHOP}", "--env.memory=full"], "memory, observe: expected 'none' or 'scan'"),
-        ([f"--scenario={SHOP}", "--env.observe=truth"], "memory, observe: expected 'none' or 'scan'"),
+        (
+            [f"--scenario={SHOP}", "--env.observe=truth"],
+            "observe: expected 'blue' with a scenario of your own",
+        ),
         ([f"--scenario={FILES / 'contractor.yaml'}"], "red_agent: B_line starts on a host named User0"),
     ],
 )
@@ -61,10 +70,70 @@ def test_settings_that_do_not_go_with_a_scenario_are_refused(
 
 
 def test_what_is_for_the_challenge_alone_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "explained are games in the challenge's network" in refusal(capsys, "explain", run)
     assert "its blue defends the network of" in refusal(capsys, "exploit", run)
-    code, _, err = run_cli(capsys, "eval", run, "--episodes=1", "--figure=scores.png")
-    assert code == 2 and "the picture shows the hosts of the challenge" in err
+    code, _, err = run_cli(capsys, "eval", run, "baseline:sleep", "--episodes=1", "--figure=scores.png")
+    assert code == 2 and "the picture shows the hosts of one network" in err
+
+
+def test_a_run_is_explained_in_the_scenario(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree, figure = tmp_path / "game.json", tmp_path / "game.svg"
+    short = ["--continuations=4", "--steps=3-4", "--most=3", "--episode-length=12", "--seed=1"]
+    assert main(["explain", str(run), *short, f"--json={tree}", f"--figure={figure}"]) == 0
+    capsys.readouterr()
+    game, hosts = json.loads(tree.read_text()), load_scenario(SHOP).hosts
+    assert game["return"] == pytest.approx(-sum(game["costs"].values())) and len(game["steps"]) == 12
+    for step in game["steps"]:
+        assert tuple(step["red_access"]) == hosts and step["costs"].keys() <= {*hosts}
+        assert step["action"].partition(" ")[2] in ("", *hosts)
+        for each in step["alternatives"]:
+            assert sum(each["costs"].values()) == pytest.approx(-each["mean"], abs=1e-3)
+    assert all(host in figure.read_text() for host in hosts)
+
+
+@pytest.mark.parametrize("ruleset", ["main", "plusplus"])
+def test_costs_of_hosts_add_up_in_every_network(ruleset: Ruleset) -> None:
+    env = Cage2VectorEnv(64, red_agent="bline", ruleset=ruleset, scenario=FILES / "offices.yaml")
+    env.reset(seed=0)
+    rng, network, impact = np.random.default_rng(0), env.network, 0.0
+    for _ in range(60):
+        actions = np.where(rng.random(64) < 0.9, 0, rng.integers(len(network.actions), size=64))
+        _, rewards, *_ = env.step(actions)
+        costs = costs_by_host(env.truth()["red_access"], actions, rewards, ruleset, network)
+        np.testing.assert_allclose(costs.sum(axis=1), -rewards, atol=1e-9)
+        assert (costs > -1e-6).all()
+        impact = max(impact, costs[:, network.hosts.index("Op_Server0")].max())
+    assert impact >= 10
+
+
+def test_all_of_a_file_that_a_run_can_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The largest memory, the rules of CybORG++, 30 hosts: trained, scored, explained and filmed."""
+    path, file = tmp_path / "run", FILES / "offices.yaml"
+    options = [f"--scenario={file}", "--env.memory=full", "--ruleset=plusplus", "--env.actions=effective"]
+    train_small(path, *options, iterations=1)
+    obs_dim = len(observation_names("full", scenario=load_scenario(file)))
+    assert load_policy(path).obs_dim == obs_dim
+    held, game, film = tmp_path / "held.svg", tmp_path / "game.png", tmp_path / "game.gif"
+    capsys.readouterr()
+    assert main(["eval", str(path), "--episodes=2", "--mode=deterministic", f"--figure={held}"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "on ruleset 'main' in offices.yaml" in shown and "each of the 11 hosts that it has most" in shown
+    contested = {*load_scenario(file).hosts} - {"User0", "Defender"}
+    assert all(host in held.read_text() for host in contested)
+    short = ["--continuations=2", "--steps=2", "--episode-length=5"]
+    assert main(["explain", str(path), *short, f"--figure={game}"]) == 0
+    assert main(["render", str(path), f"--out={film}"]) == 0
+    for picture in (game, film):
+        with Image.open(picture) as drawn:
+            assert drawn.width > 600
+
+
+def test_policies_on_rows_are_not_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_small(tmp_path / "run", f"--scenario={SHOP}", "--rows=20", "--ppo.encoder=pointer", iterations=1)
+    assert "only runs without --rows can be explained" in refusal(capsys, "explain", tmp_path / "run")
+    code, _, err = run_cli(capsys, "eval", tmp_path / "run", "--episodes=1", "--figure=scores.png")
+    assert code == 2 and "leave it out for several, and for --rows" in err
 
 
 def test_one_policy_is_trained_and_scored_in_networks_of_several_sizes(

@@ -30,16 +30,10 @@ CAGE2_RED_ACTIONS: list[str]
 CAGE2_RED_VIEW: list[str]
 """Names of the values that red observes there."""
 CAGE2_RED_AGENTS: list[str]
-CAGE2_SCAN_HOSTS: list[int]
-"""Hosts, in order, that the ten scan values of an observation speak of."""
-CAGE2_DECOY_PLACES: list[tuple[int, int]]
-"""Decoys and hosts where they can start, in the order of the actions."""
 CAGE2_TRUTH: list[str]
 """Names of the values of the true state that observations may have."""
 CAGE2_ROW: list[str]
 """Names of the numbers of a row of observations by rows of hosts."""
-CAGE2_ROOT_COSTS: list[float]
-"""Cost of each host in a step in which red is root on it."""
 CAGE2_UNIT_TYPES: list[str]
 CAGE2_TYPE_OF_HOST: list[int]
 """Index into `CAGE2_UNIT_TYPES` of each host."""
@@ -292,6 +286,10 @@ class Cage2Scenario:
         blue_sessions: list[int],
         green_sessions: list[int],
     ) -> Cage2Scenario: ...
+    @staticmethod
+    def challenge() -> Cage2Scenario:
+        """The challenge's own, Scenario 2."""
+
     @property
     def hosts(self) -> list[str]:
         """Names of the hosts."""
@@ -299,6 +297,38 @@ class Cage2Scenario:
     @property
     def subnets(self) -> list[str]:
         """Names of the subnets, in the order of their first hosts."""
+
+    @property
+    def subnet_of(self) -> list[int]:
+        """The subnet of each host, an index into `subnets`."""
+
+    @property
+    def access(self) -> list[str]:
+        """How red reaches each subnet from where it starts: "open", "gated" or "closed"."""
+
+    @property
+    def start(self) -> int:
+        """The host where red starts."""
+
+    @property
+    def target(self) -> int:
+        """The host with OTService."""
+
+    @property
+    def server(self) -> int:
+        """The host with the server of blue's sessions."""
+
+    @property
+    def root_costs(self) -> list[float]:
+        """Cost of each host in a step in which red is root on it."""
+
+    @property
+    def scan_hosts(self) -> list[int]:
+        """Hosts, in order, that the scan values of an observation speak of: all, but ten in Scenario 2."""
+
+    @property
+    def decoy_places(self) -> list[tuple[int, int]]:
+        """Decoys and hosts where they can start, in the order of the actions."""
 
     @property
     def actions(self) -> list[str]:

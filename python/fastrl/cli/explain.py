@@ -73,9 +73,9 @@ def explain(
     check_folders(json, figure)
     checkpoint = to_play(run)
     settings, state = load_run(find(kind), checkpoint, trust=trust)
-    if settings.env.scenario is not None:
+    if settings.env.rows is not None:
         raise ConfigError(
-            f"{run}: explained are games in the challenge's network, not in {settings.env.scenario}"
+            f"{run}: its policy acts on rows of hosts: only runs without --rows can be explained"
         )
     options = settings.env.options()
     if episode_length is not None:

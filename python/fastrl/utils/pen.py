@@ -53,6 +53,10 @@ class Pen:
         font = _font(self._pixels(size), bold)
         self._draw.text((x * self._scale, y * self._scale), text, fill=colour, font=font, anchor=anchor)
 
+    def text_width(self, text: str, size: float) -> float:
+        """The width of a text, units."""
+        return _font(self._pixels(size), bold=False).getlength(text) / self._scale
+
     def box(
         self,
         left: float,

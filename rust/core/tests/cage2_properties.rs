@@ -113,11 +113,11 @@ proptest! {
                     BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host, scenario),
                     BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
                 };
-                prop_assert_eq!(memory.may_have_effect(action, scenario.ruleset), expected, "{}", action.name(&HOST_NAMES));
+                prop_assert_eq!(memory.may_have_effect(action, &scenario.memory), expected, "{}", action.name(&HOST_NAMES));
             }
             let action = BlueAction::from_index(action, NUM_HOSTS);
             episode.step(action, scenario);
-            memory.update(action, episode.view.bits(), scenario.ruleset);
+            memory.update(action, episode.view.words(), &scenario.memory);
         }
     }
 

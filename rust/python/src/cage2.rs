@@ -6,15 +6,12 @@ use fastrl_binding::arrays::{Array, Element, Flag, disjoint, list, readable, wri
 use fastrl_binding::vec_env::{VecBinding, autoreset_from_name};
 use fastrl_binding::vec_methods;
 use fastrl_core::cage2::events::{NUM_RED_ACTIONS, RED_KIND_NAMES, RedAction};
-use fastrl_core::cage2::memory::{DECOY_PLACES, SCAN_HOSTS};
 use fastrl_core::cage2::red_agents::RedKind;
 use fastrl_core::cage2::replay::{Mode, Trace, packed_obs};
-use fastrl_core::cage2::scenario::{
-    CONFIDENTIALITY_TENTHS, EXPLOIT_NAMES, HOST_NAMES, IMAGE_KINDS, NUM_HOSTS, SUBNET_NAMES,
-};
+use fastrl_core::cage2::scenario::{EXPLOIT_NAMES, HOST_NAMES, IMAGE_KINDS, NUM_HOSTS, SUBNET_NAMES};
 use fastrl_core::cage2::tables::{SCENARIO2, Scenario};
 use fastrl_core::cage2::workflow::{UNIT_TYPES, type_of};
-use fastrl_core::cage2::{Cage2, Config, Game, Ruleset, effective_actions, red_view, render, rows, truth};
+use fastrl_core::cage2::{Cage2, Config, Game, effective_actions, red_view, render, rows, truth};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -26,14 +23,7 @@ use crate::rollout::rollout_method;
 /// A scenario by the rules of a name; None: Scenario 2.
 fn tables(ruleset: &str, scenario: Option<&Cage2Scenario>) -> PyResult<Arc<Scenario>> {
     let ruleset = ruleset_from_name(ruleset)?;
-    let Some(Cage2Scenario { tables }) = scenario else { return Ok(ruleset.scenario2().clone()) };
-    match ruleset {
-        Ruleset::Main => Ok(tables.clone()),
-        Ruleset::Leaderboard => Ok(Arc::new(tables.with_ruleset(ruleset))),
-        Ruleset::PlusPlus => Err(PyValueError::new_err(
-            "ruleset: expected 'main' or 'leaderboard' with a scenario of your own, got 'plusplus'",
-        )),
-    }
+    Ok(scenario.map_or_else(|| ruleset.scenario2().clone(), |scenario| scenario.by(ruleset)))
 }
 
 /// Returns whether observations have the true state.
@@ -93,11 +83,8 @@ impl Options<'_> {
         if let Some(why) = kinds.iter().find_map(|kind| kind.cannot_play(&scenario)) {
             return refuse(format!("red_agent: {why}"));
         }
-        if !scenario.is_scenario2() && (!matches!(memory, "none" | "scan") || observe != "blue") {
-            return refuse(format!(
-                "memory, observe: expected 'none' or 'scan', and 'blue', with a scenario of your own, got '{memory}' and \
-                 '{observe}'"
-            ));
+        if !scenario.is_scenario2() && observe != "blue" {
+            return refuse(format!("observe: expected 'blue' with a scenario of your own, got '{observe}'"));
         }
         Ok(Arc::new(Config {
             scenario,
@@ -123,11 +110,8 @@ pub(crate) fn add_tables(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("CAGE2_EXPLOITS", EXPLOIT_NAMES.to_vec())?;
     module.add("CAGE2_RED_KINDS", RED_KIND_NAMES.to_vec())?;
     module.add("CAGE2_RED_AGENTS", RedKind::NAMES.to_vec())?;
-    module.add("CAGE2_SCAN_HOSTS", SCAN_HOSTS.to_vec())?;
-    module.add("CAGE2_DECOY_PLACES", DECOY_PLACES.to_vec())?;
     module.add("CAGE2_TRUTH", truth::names())?;
     module.add("CAGE2_ROW", rows::names())?;
-    module.add("CAGE2_ROOT_COSTS", CONFIDENTIALITY_TENTHS.map(|tenths| f64::from(tenths) / 10.0).to_vec())?;
     module.add("CAGE2_UNIT_TYPES", UNIT_TYPES.to_vec())?;
     module.add("CAGE2_TYPE_OF_HOST", (0..NUM_HOSTS).map(type_of).collect::<Vec<_>>())?;
     module.add("CAGE2_EFFECTIVE_ACTIONS", effective_actions(&SCENARIO2))

@@ -1,10 +1,12 @@
 //! Blue's memory of games of CAGE Challenge 2 that run elsewhere, for Python.
 
+use std::sync::Arc;
+
 use fastrl_binding::arrays::{Flag, disjoint, readable, writeable};
-use fastrl_core::cage2::Ruleset;
 use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
 use fastrl_core::cage2::memory::{BlueMemory as Memory, Layout};
 use fastrl_core::cage2::scenario::NUM_HOSTS;
+use fastrl_core::cage2::tables::Scenario;
 use fastrl_core::cage2::view::OBS_BITS;
 use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
@@ -21,7 +23,7 @@ pub(crate) fn layout_from_name(name: &str) -> PyResult<Layout> {
 #[pyclass(module = "fastrl._native._rust")]
 pub(crate) struct BlueMemory {
     layout: Layout,
-    ruleset: Ruleset,
+    scenario: Arc<Scenario>,
     games: Vec<Memory>,
 }
 
@@ -58,9 +60,9 @@ fn packed(game: usize, obs: &[f32]) -> PyResult<u64> {
 impl BlueMemory {
     #[new]
     fn new(num_envs: usize, memory: &str, ruleset: &str) -> PyResult<Self> {
-        let (layout, ruleset) = (layout_from_name(memory)?, ruleset_from_name(ruleset)?);
+        let (layout, scenario) = (layout_from_name(memory)?, ruleset_from_name(ruleset)?.scenario2().clone());
         let games = Memory::many(layout, num_envs).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
-        Ok(Self { layout, ruleset, games })
+        Ok(Self { layout, scenario, games })
     }
 
     #[getter]
@@ -70,7 +72,7 @@ impl BlueMemory {
 
     #[getter]
     fn obs_dim(&self) -> usize {
-        OBS_BITS + self.layout.len()
+        OBS_BITS + self.layout.len(&self.scenario.memory)
     }
 
     #[pyo3(signature = (reset_mask=None))]
@@ -94,6 +96,7 @@ impl BlueMemory {
         obs: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let (n, dim) = (self.games.len(), self.obs_dim());
+        let tables = &self.scenario.memory;
         let bits = readable::<f32>("bits", bits, &[n, OBS_BITS])?;
         let actions = actions.map(|actions| readable::<i64>("actions", actions, &[n])).transpose()?;
         let obs = writeable::<f32>("obs", obs, &[n, dim])?;
@@ -109,12 +112,12 @@ impl BlueMemory {
         let rows = bits.chunks_exact(OBS_BITS).zip(obs.chunks_exact_mut(dim));
         for ((game, (action, packed)), (bits, row)) in self.games.iter_mut().zip(events).zip(rows) {
             match action {
-                Some(action) => game.update(action, packed, self.ruleset),
-                None => game.note_activity(packed),
+                Some(action) => game.update(action, [packed, 0], tables),
+                None => game.note_activity([packed, 0], tables),
             }
             let (own, values) = row.split_at_mut(OBS_BITS);
             own.copy_from_slice(bits);
-            game.write(self.layout, values);
+            game.write(self.layout, values, tables);
         }
         Ok(())
     }
@@ -123,9 +126,8 @@ impl BlueMemory {
         let out = writeable::<Flag>("out", out, &[self.games.len(), NUM_ACTIONS])?;
         // SAFETY: checked, and the caller's for the length of this call.
         let out = unsafe { out.bytes_mut() };
-        let actions: [u8; NUM_ACTIONS] = std::array::from_fn(|i| i as u8);
         for (game, mask) in self.games.iter().zip(out.chunks_exact_mut(NUM_ACTIONS)) {
-            game.write_mask(&actions, mask, self.ruleset);
+            game.write_mask(mask, &self.scenario.memory);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fastrl_binding::arrays::list;
 use fastrl_core::cage2::red_agents::RedKind;
-use fastrl_core::cage2::scenario::{Host, IMAGE_KINDS};
+use fastrl_core::cage2::scenario::{Host, Hosts, IMAGE_KINDS};
 use fastrl_core::cage2::tables::{Access, Description, Scenario, SubnetDescription};
 use fastrl_core::cage2::{Ruleset, effective_actions};
 use pyo3::exceptions::PyValueError;
@@ -12,7 +12,23 @@ use pyo3::prelude::*;
 
 #[pyclass(frozen, module = "fastrl._native._rust")]
 pub(crate) struct Cage2Scenario {
-    pub(crate) tables: Arc<Scenario>,
+    /// None: Scenario 2.
+    description: Option<Description>,
+    tables: Arc<Scenario>,
+}
+
+impl Cage2Scenario {
+    /// Its tables by the rules of a version.
+    pub(crate) fn by(&self, ruleset: Ruleset) -> Arc<Scenario> {
+        match &self.description {
+            None => ruleset.scenario2().clone(),
+            Some(_) if ruleset == Ruleset::Main => self.tables.clone(),
+            Some(description) => {
+                let tables = Scenario::new(description.clone(), ruleset);
+                Arc::new(tables.expect("what was compiled by one ruleset can be by any"))
+            }
+        }
+    }
 }
 
 pub(crate) fn ruleset_from_name(name: &str) -> PyResult<Ruleset> {
@@ -79,7 +95,13 @@ impl Cage2Scenario {
             blue_sessions,
             green_sessions,
         };
-        Ok(Self { tables: Arc::new(Scenario::new(description, Ruleset::Main).map_err(PyValueError::new_err)?) })
+        let tables = Scenario::new(description.clone(), Ruleset::Main).map_err(PyValueError::new_err)?;
+        Ok(Self { description: Some(description), tables: Arc::new(tables) })
+    }
+
+    #[staticmethod]
+    fn challenge() -> Self {
+        Self { description: None, tables: Ruleset::Main.scenario2().clone() }
     }
 
     #[getter]
@@ -90,6 +112,53 @@ impl Cage2Scenario {
     #[getter]
     fn subnets(&self) -> Vec<String> {
         self.tables.subnets.clone()
+    }
+
+    #[getter]
+    fn subnet_of(&self) -> Vec<usize> {
+        self.tables.subnet_of[..self.tables.len()].iter().map(|&subnet| usize::from(subnet)).collect()
+    }
+
+    #[getter]
+    fn access(&self) -> Vec<&str> {
+        let Scenario { subnets, members, open, gated, .. } = &*self.tables;
+        let name = |&hosts: &Hosts| match (hosts & open, hosts & gated) {
+            (0, 0) => "closed",
+            (0, _) => "gated",
+            _ => "open",
+        };
+        members[..subnets.len()].iter().map(name).collect()
+    }
+
+    #[getter]
+    fn start(&self) -> Host {
+        self.tables.start
+    }
+
+    #[getter]
+    fn target(&self) -> Host {
+        self.tables.target
+    }
+
+    #[getter]
+    fn server(&self) -> Host {
+        self.tables.server
+    }
+
+    #[getter]
+    fn root_costs(&self) -> Vec<f64> {
+        let tenths = |host: Host| self.tables.root_costs[host / 8][1 << (host % 8)];
+        (0..self.tables.len()).map(|host| f64::from(tenths(host)) / 10.0).collect()
+    }
+
+    #[getter]
+    fn scan_hosts(&self) -> Vec<Host> {
+        self.tables.memory.scan_hosts.clone()
+    }
+
+    #[getter]
+    fn decoy_places(&self) -> Vec<(usize, Host)> {
+        self.tables.memory.decoy_places.clone()
     }
 
     #[getter]

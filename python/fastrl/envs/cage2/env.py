@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
-from fastrl.envs.cage2.memory import OBS_BITS, Memory, Observe, Ruleset, observation_high
+from fastrl.envs.cage2.memory import Memory, Observe, Ruleset, observation_high
 from fastrl.envs.single import AgentView, SingleEnv
 from fastrl.envs.vector import NativeVec, NativeVectorEnv
 from fastrl.utils.arguments import as_integer
@@ -140,6 +140,7 @@ class Cage2Games(NativeVectorEnv):
         self.memory = memory
         self.observe = observe
         self.actions = action_indices(actions, scenario)
+        self._scenario = scenario
         self.hosts = HOSTS if scenario is None else scenario.hosts
         names = ACTIONS if scenario is None else scenario.actions
         self.action_names = tuple(names[action] for action in self.actions)
@@ -161,11 +162,7 @@ class Cage2Games(NativeVectorEnv):
                 **own,
             )
 
-        if scenario is None:
-            game = observation_high(memory, self.episode_length, observe)
-        else:
-            scans = len(self.hosts) if memory == "scan" else 0
-            game = np.repeat(np.array([1, 2], np.float32), [4 * len(self.hosts), scans])
+        game = observation_high(memory, self.episode_length, observe, scenario)
         high = np.append(game, np.ones(code_len, np.float32))
         super().__init__(
             native,
@@ -176,6 +173,13 @@ class Cage2Games(NativeVectorEnv):
             render_modes=render_modes,
             info_of=info_of,
         )
+
+    @property
+    def network(self) -> Cage2Scenario:
+        """The scenario that is played, the challenge's own where no other one was given."""
+        from fastrl.envs.cage2.scenario import challenge  # what playing Scenario 2 does not need
+
+        return self._scenario or challenge()
 
     def red_agents(self) -> NDArray[np.uint8]:
         """The red agent of each environment's current episode, uint8 [N]: index into `RED_AGENTS`."""
@@ -203,8 +207,8 @@ class Cage2VectorEnv(Cage2Games):
         num_threads: threads that step the games; 0 for one a core.
         autoreset_mode: see `NativeVectorEnv`.
         scenario: a scenario file in CybORG's YAML, or one that `load_scenario` has read; None for Scenario 2. Its
-            observations have 4 bits for each of `hosts`, its actions are `action_names`, and it takes ``memory``
-            `"none"` or `"scan"`, here a value for each host, and ``observe`` `"blue"` alone.
+            observations have 4 bits for each of `hosts` and the ``memory`` of these, its actions are `action_names`,
+            and it takes ``observe`` `"blue"` alone.
         info_state: adds the true state to `info`: red_access uint8 [N, hosts] (0 none, 1 user, 2 root), red_sessions
             and processes uint8 [N, hosts] (255 stands for more), red_action int8 [N, 3] (kind, target, success); as
             `truth`.
@@ -262,8 +266,8 @@ class Cage2Env(SingleEnv):
     """One game of CAGE Challenge 2. Options as in `Cage2VectorEnv`.
 
     The info of `reset` has ``red_agent``, the index into `RED_AGENTS` of the episode's red agent. With the render mode
-    ``rgb_array`` `render` gives a picture of the network, uint8 [512, 576, 3]: hosts in the colour of red's access, the
-    one with a frame that blue's last action was for, and the return so far.
+    ``rgb_array`` `render` gives a picture of the network, uint8 [512, 576, 3], or larger for a larger network: hosts in
+    the colour of red's access, the one with a frame that blue's last action was for, and the return so far.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -273,8 +277,6 @@ class Cage2Env(SingleEnv):
     def __init__(self, *, render_mode: str | None = None, **options: Any) -> None:
         # The picture shows what the vector environment does not keep.
         super().__init__(render_mode=None if render_mode == "rgb_array" else render_mode, **options)
-        if render_mode == "rgb_array" and self.vector.hosts != HOSTS:
-            raise ValueError("render_mode: expected 'ansi' with a scenario of other hosts, got 'rgb_array'")
         self.render_mode = render_mode
         self._blue_action, self._steps, self._total = "", 0, 0.0
 
@@ -300,9 +302,8 @@ class Cage2Env(SingleEnv):
 
         access = self.vector.truth()["red_access"][0]
         title = f"attacker {RED_AGENTS[self.vector.red_agents()[0]]}"
-        return network_picture(
-            NetworkState(title, access, self._blue_action, self._total), note=f"step {self._steps}", dpi=160
-        )
+        state = NetworkState(title, access, self._blue_action, self._total)
+        return network_picture(state, note=f"step {self._steps}", dpi=160, network=self.vector.network)
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Bool [num_actions], see `Cage2VectorEnv.action_masks`."""
@@ -310,11 +311,14 @@ class Cage2Env(SingleEnv):
 
     @property
     def agent_view(self) -> AgentView:
-        """The challenge's 52 bits and 145 actions; those that never have an effect do what Sleep does."""
+        """The challenge's 52 bits and 145 actions, or those of a scenario; actions that never have an effect do what
+        Sleep does."""
+        network = self.vector.network
         own = {action: place for place, action in enumerate(self.vector.actions)}
-        sleep = own.get(ACTIONS.index("Sleep"), -1)
-        other = (-1 if action in EFFECTIVE_ACTIONS else sleep for action in range(len(ACTIONS)))
-        return AgentView(OBS_BITS, tuple(own.get(action, place) for action, place in enumerate(other)))
+        sleep = own.get(network.actions.index("Sleep"), -1) if "Sleep" in network.actions else -1
+        other = (-1 if i in network.effective_actions else sleep for i in range(len(network.actions)))
+        bits = 4 * len(network.hosts)
+        return AgentView(bits, tuple(own.get(action, place) for action, place in enumerate(other)))
 
     def alerts(self) -> NDArray[np.bool_]:
         """Bool [hosts], see `Cage2VectorEnv.alerts`."""

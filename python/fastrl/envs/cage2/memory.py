@@ -1,4 +1,4 @@
-"""Values that observations of CAGE Challenge 2 may have after the challenge's 52 bits.
+"""Values that observations of CAGE Challenge 2 may have after the challenge's bits.
 
 ``memory`` is what blue itself can remember of an episode: it depends on the bits and on blue's own actions alone, so an
 agent in the real CybORG can have it too (`BlueMemory`). Each of `MEMORIES` begins with the values of the one before it:
@@ -19,18 +19,24 @@ and sessions, its files, what was restored, the decoys, red's knowledge, the red
 the 52 bits they are all that the future depends on, except for random draws to come, the order of red's sessions, and
 counts above 10. A policy trained on them is a bound, no defender: it is **not blue-legal**.
 
+These are the numbers of the challenge's network. In another scenario there are more or fewer by its hosts, every one
+has a value for its scans, and ``observe="truth"`` is not there.
+
 `observation_names` names every value.
 """
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native import _rust
 from fastrl.utils.arguments import as_integer
+
+if TYPE_CHECKING:
+    from fastrl.envs.cage2.scenario import Cage2Scenario
 
 Memory = Literal["none", "scan", "decoys", "full"]
 
@@ -39,12 +45,17 @@ Observe = Literal["blue", "truth"]
 Ruleset = Literal["main", "leaderboard", "plusplus"]
 
 MEMORIES: tuple[Memory, ...] = get_args(Memory)
-OBS_BITS = 4 * len(_rust.CAGE2_HOSTS)
-SCAN_HOSTS: tuple[int, ...] = tuple(_rust.CAGE2_SCAN_HOSTS)
-DECOY_PLACES: tuple[str, ...] = tuple(
-    _rust.CAGE2_ACTIONS[2 + (2 + decoy) * len(_rust.CAGE2_HOSTS) + host]
-    for decoy, host in _rust.CAGE2_DECOY_PLACES
-)
+_CHALLENGE = _rust.Cage2Scenario.challenge()
+OBS_BITS = 4 * len(_CHALLENGE.hosts)
+SCAN_HOSTS: tuple[int, ...] = tuple(_CHALLENGE.scan_hosts)
+
+
+def _decoy_places(network: _rust.Cage2Scenario) -> tuple[str, ...]:
+    actions, hosts = network.actions, len(network.hosts)
+    return tuple(actions[2 + (2 + decoy) * hosts + host] for decoy, host in network.decoy_places)
+
+
+DECOY_PLACES = _decoy_places(_CHALLENGE)
 """The actions that start a decoy where it can start."""
 EVENTS = ("Analyse", "Remove", "Restore", "scan", "exploit")
 LAST_ACTIONS = ("Sleep or Monitor", "Analyse", "Remove", "Restore", "decoy")
@@ -57,8 +68,13 @@ _BITS = (
 )
 
 
-def observation_names(memory: Memory = "none", observe: Observe = "blue") -> tuple[str, ...]:
+def observation_names(
+    memory: Memory = "none", observe: Observe = "blue", scenario: Cage2Scenario | None = None
+) -> tuple[str, ...]:
     """The name of each value of an observation, in order.
+
+    Args:
+        scenario: that is played; None for the challenge's.
 
     Raises:
         ValueError: there is no such option.
@@ -66,24 +82,26 @@ def observation_names(memory: Memory = "none", observe: Observe = "blue") -> tup
     if observe not in get_args(Observe):
         raise ValueError(f"observe: expected 'blue' or 'truth', got {observe!r}")
     truth = _rust.CAGE2_TRUTH if observe == "truth" else ()
+    network = _CHALLENGE if scenario is None else scenario.native
     return (
-        *(f"{host}: {bit}" for host in _rust.CAGE2_HOSTS for bit in _BITS),
-        *_memory_names(memory),
+        *(f"{host}: {bit}" for host in network.hosts for bit in _BITS),
+        *_memory_names(memory, network),
         *truth,
     )
 
 
-def _memory_names(memory: Memory) -> tuple[str, ...]:
+def _memory_names(memory: Memory, network: _rust.Cage2Scenario) -> tuple[str, ...]:
+    hosts = network.hosts
     parts = {
         "none": (),
-        "scan": tuple(f"{_rust.CAGE2_HOSTS[host]}: scanned" for host in SCAN_HOSTS),
-        "decoys": tuple(f"{place} stands" for place in DECOY_PLACES),
+        "scan": tuple(f"{hosts[host]}: scanned" for host in network.scan_hosts),
+        "decoys": tuple(f"{place} stands" for place in _decoy_places(network)),
         "full": (
             *(
                 f"{host}: {what} of {event}"
                 for event in EVENTS
                 for what in ("age", "count")
-                for host in _rust.CAGE2_HOSTS
+                for host in hosts
             ),
             *(f"last action: {kind}" for kind in LAST_ACTIONS),
             "last action could have an effect",
@@ -96,16 +114,23 @@ def _memory_names(memory: Memory) -> tuple[str, ...]:
     return tuple(name for part in included for name in parts[part])
 
 
-def observation_high(memory: Memory, episode_length: int, observe: Observe = "blue") -> NDArray[np.float32]:
+def observation_high(
+    memory: Memory, episode_length: int, observe: Observe = "blue", scenario: Cage2Scenario | None = None
+) -> NDArray[np.float32]:
     """The greatest values of an observation, float32 [D]; the least are 0.
+
+    Args:
+        memory, observe, scenario: as of `observation_names`.
 
     Raises:
         ValueError: there is no such option.
     """
-    names = observation_names(memory, observe)
+    names = observation_names(memory, observe, scenario)
+    network = _CHALLENGE if scenario is None else scenario.native
     high = np.ones(len(names), np.float32)
     if memory != "none":
-        high[OBS_BITS : OBS_BITS + len(SCAN_HOSTS)] = 2.0
+        bits = 4 * len(network.hosts)
+        high[bits : bits + len(network.scan_hosts)] = 2.0
     high[[name.startswith("steps / 100") for name in names]] = np.float32(episode_length) / np.float32(100)
     return high
 

@@ -7,6 +7,7 @@ place. `docs/environments/cage2-scenarios.md` lists what may stand where.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ class Cage2Scenario:
         actions: names of blue's actions, in the order of CybORG's ``ChallengeWrapper``.
         effective_actions: indices into ``actions`` of those that can ever have an effect.
         red_agents: names of the scripted reds that can play in it.
-        native: the compiled tables.
+        native: the compiled tables. Its indices of hosts and subnets are those here, its actions all that there are.
     """
 
     hosts: tuple[str, ...]
@@ -59,6 +60,21 @@ class Cage2Scenario:
     def places(self, actions: Sequence[int]) -> list[int]:
         """Indices into the compiled scenario's actions, which are all that there are, of indices into ``actions``."""
         return [self._places[action] for action in actions]
+
+    def layout(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Subnets with their hosts, as pictures show them: where red starts comes first, then what it reaches, then
+        what the firewall keeps from it; within a subnet the servers of blue's sessions and of OTService come last."""
+        native, names, subnet_of = self.native, self.hosts, self.native.subnet_of
+        servers, access = (native.server, native.target), native.access
+        ways = [
+            (i != subnet_of[native.start], ("open", "gated", "closed").index(access[i]), i)
+            for i in range(len(self.subnets))
+        ]
+        hosts = sorted(range(len(names)), key=lambda host: host in servers)
+        return tuple(
+            (self.subnets[i], tuple(names[host] for host in hosts if subnet_of[host] == i))
+            for *_, i in sorted(ways)
+        )
 
 
 @dataclass(frozen=True)
@@ -204,10 +220,21 @@ def parse_scenario(tree: Any) -> Cage2Scenario:
         if isinstance(error, ScenarioError):
             raise
         raise ScenarioError(str(error)) from None
-    places = [place for kind in kinds for place in _places(kind, len(names))]
-    effective, names_of_actions = set(native.effective_actions), native.actions
+    return _with_actions(native, kinds)
+
+
+@functools.cache
+def challenge() -> Cage2Scenario:
+    """The challenge's own scenario, Scenario 2."""
+    return _with_actions(_rust.Cage2Scenario.challenge(), KINDS)
+
+
+def _with_actions(native: _rust.Cage2Scenario, kinds: Sequence[str]) -> Cage2Scenario:
+    """A compiled scenario in which blue has these kinds of actions, in this order."""
+    hosts, names_of_actions, effective = native.hosts, native.actions, set(native.effective_actions)
+    places = [place for kind in kinds for place in _places(kind, len(hosts))]
     return Cage2Scenario(
-        tuple(names),
+        tuple(hosts),
         tuple(native.subnets),
         tuple(names_of_actions[place] for place in places),
         tuple(i for i, place in enumerate(places) if place in effective),

@@ -1,5 +1,6 @@
 """Measures of a defender of CAGE Challenge 2 beside its score: hosts that red held, for how long, and needless work."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,15 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.envs.cage2.env import ACTIONS, HOSTS, Cage2VectorEnv
+from fastrl.envs.cage2.env import Cage2VectorEnv
+from fastrl.envs.cage2.scenario import Cage2Scenario, challenge
 from fastrl.runs.metrics import mean_and_error, ratio_and_error
 from fastrl.training.comparison import Estimate
 
-# Red stands on User0 from the first step to the last.
-_FOOTHOLD = HOSTS.index("User0")
-_OP_SERVER = HOSTS.index("Op_Server0")
-# The host that each action restores, or -1.
-RESTORED = np.array([HOSTS.index(name.split()[1]) if name.startswith("Restore ") else -1 for name in ACTIONS])
+
+@functools.lru_cache(16)
+def restored_hosts(network: Cage2Scenario) -> NDArray[np.int64]:
+    """The host that each action of a network restores, an index, or -1."""
+    pairs = (name.partition(" ") for name in network.actions)
+    return np.array([network.hosts.index(host) if kind == "Restore" else -1 for kind, _, host in pairs])
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,18 @@ class Defence:
     server_reached: Estimate
     first_step_at_server: Estimate
 
+    @property
+    def start(self) -> str:
+        """The host where red starts, the only one that it has after every step."""
+        return next(host for host, share in self.held.items() if share.mean == 1)
+
     @classmethod
-    def of(cls, facts: Mapping[str, NDArray[Any]]) -> "Defence":
-        """The measures of E episodes from their `WatchedGames.facts`."""
+    def of(cls, facts: Mapping[str, NDArray[Any]], network: Cage2Scenario | None = None) -> "Defence":
+        """The measures of E episodes from their `WatchedGames.facts`; ``network``: None for the challenge's."""
+        hosts = (network or challenge()).hosts
         reached = facts["first_step_at_server"] > 0
         return cls(
-            {host: _mean(held) for host, held in zip(HOSTS, facts["held"].T, strict=True)},
+            {host: _mean(held) for host, held in zip(hosts, facts["held"].T, strict=True)},
             _ratio(facts["removal_steps"], facts["removals"]),
             _ratio(facts["removals"], facts["compromises"]),
             _mean(facts["needless_restores"]),
@@ -69,7 +78,7 @@ class WatchedGames(Cage2VectorEnv):
         n, length = self.num_envs, self.episode_length
         self._steps = 0
         self._actions = np.empty((length, n), np.int64)
-        self._has = np.empty((length + 1, n, len(HOSTS)), np.bool_)
+        self._has = np.empty((length + 1, n, len(self.hosts)), np.bool_)
         self._stopped = np.empty((length + 1, n), np.bool_)
         result = super().reset(**options)
         self._note()
@@ -83,7 +92,7 @@ class WatchedGames(Cage2VectorEnv):
 
     def facts(self) -> dict[str, NDArray[Any]]:
         """Facts of the N episodes, which have ended, see `facts_of`."""
-        return facts_of(self._has, self._stopped, self._actions)
+        return facts_of(self._has, self._stopped, self._actions, self.network)
 
     def _note(self) -> None:
         self._has[self._steps] = self.truth()["red_access"] > 0
@@ -91,50 +100,57 @@ class WatchedGames(Cage2VectorEnv):
 
 
 def facts_of(
-    has: NDArray[np.bool_], stopped: NDArray[np.bool_], actions: NDArray[np.int64]
+    has: NDArray[np.bool_],
+    stopped: NDArray[np.bool_],
+    actions: NDArray[np.int64],
+    network: Cage2Scenario | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Facts of N episodes of T steps.
 
     Args:
-        has: [T + 1, N, 13], hosts on which red has a session, before the first step and after each.
+        has: [T + 1, N, hosts], hosts on which red has a session, before the first step and after each.
         stopped: [T + 1, N], red has stopped the service of Op_Server0.
-        actions: [T, N], blue's, among the challenge's 145.
+        actions: [T, N], blue's, indices into those of the network.
+        network: None for the challenge's.
 
     Returns:
-        held [N, 13], share of the steps after which red has each host; [N] each: compromises, removals and
-        removal_steps, counts without those of User0, the last of the steps from compromise to removal;
-        needless_restores; first_step_at_server, 0 if red never gets there.
+        held [N, hosts], share of the steps after which red has each host; [N] each: compromises, removals and
+        removal_steps, counts without those of the host where red starts, the last of the steps from compromise to
+        removal; needless_restores; first_step_at_server, 0 if red never gets there.
     """
+    network = network or challenge()
+    start, target = network.native.start, network.native.target
     before, after = has[:-1], has[1:]
-    taken, lost = (_of_others(changed) for changed in (after & ~before, before & ~after))
+    taken, lost = (_of_others(changed, start) for changed in (after & ~before, before & ~after))
     # Of what red has at the end nobody knows how long it would have kept it.
     kept = np.logical_and.accumulate(after[::-1], axis=0)
-    at_server = after[..., _OP_SERVER]
+    at_server = after[..., target]
     return {
         "held": after.mean(axis=0),
         "compromises": taken,
         "removals": lost,
-        "removal_steps": _of_others(after) - _of_others(kept),
-        "needless_restores": _needless(before, stopped[:-1], actions).sum(axis=0),
+        "removal_steps": _of_others(after, start) - _of_others(kept, start),
+        "needless_restores": _needless(before, stopped[:-1], actions, network).sum(axis=0),
         "first_step_at_server": np.where(at_server.any(axis=0), at_server.argmax(axis=0) + 1, 0),
     }
 
 
-def _of_others(steps: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Counts [N] of what is true, [T, N, 13], without those of User0."""
+def _of_others(steps: NDArray[np.bool_], start: int) -> NDArray[np.int64]:
+    """Counts [N] of what is true, [T, N, hosts], without those of the host where red starts."""
     by_host = steps.sum(axis=0)
-    counts: NDArray[np.int64] = by_host.sum(axis=1) - by_host[:, _FOOTHOLD]
+    counts: NDArray[np.int64] = by_host.sum(axis=1) - by_host[:, start]
     return counts
 
 
 def _needless(
-    has: NDArray[np.bool_], stopped: NDArray[np.bool_], actions: NDArray[np.int64]
+    has: NDArray[np.bool_], stopped: NDArray[np.bool_], actions: NDArray[np.int64], network: Cage2Scenario
 ) -> NDArray[np.bool_]:
     """Whether each action, [T, N], is a Restore that takes nothing from red, given the state before it."""
     needless = np.zeros(actions.shape, np.bool_)
-    steps, games = restores = np.nonzero(RESTORED[actions] >= 0)
-    host = RESTORED[actions[restores]]
-    useful = has[steps, games, host] & (host != _FOOTHOLD) | stopped[restores] & (host == _OP_SERVER)
+    restored = restored_hosts(network)[actions]
+    steps, games = restores = np.nonzero(restored >= 0)
+    host, native = restored[restores], network.native
+    useful = has[steps, games, host] & (host != native.start) | stopped[restores] & (host == native.target)
     needless[restores] = ~useful
     return needless
 

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fastrl.tasks.cage2.defence import Defence
-from fastrl.tasks.cage2.scores import RED_TITLES, SHOWN_HOSTS, Evaluation, longest
+from fastrl.tasks.cage2.scores import RED_TITLES, Evaluation, contested_hosts, longest
 from fastrl.training.comparison import Estimate
 from fastrl.utils.files import save_figure
 from fastrl.utils.output import figure_text
@@ -41,15 +41,20 @@ def draw(evaluations: Iterable[Evaluation]) -> Figure:
         for score, found in longest(each)
         if score.red_agent != "sleep"
     ]
-    figure = Figure(figsize=(17, 1.6 + 0.55 * len(rows)), dpi=120, layout="constrained")
+    measures = [found for _, found in rows]
+    hosts = contested_hosts(measures)
+    # Of the map of hosts, in widths of the other panels.
+    width = 6 * max(len(hosts), 5) / 11
+    size = 17 * (width + len(_PANELS)) / (6 + len(_PANELS)), 1.6 + 0.55 * len(rows)
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     first, *others = figure.subplots(
-        1, 1 + len(_PANELS), sharey=True, width_ratios=[6, *(1 for _ in _PANELS)]
+        1, 1 + len(_PANELS), sharey=True, width_ratios=[width, *(1 for _ in _PANELS)]
     )
-    _draw_hosts([found for _, found in rows], first)
+    _draw_hosts(measures, hosts, first)
     first.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize=8)
     for axes, (title, measure, scale) in zip(others, _PANELS, strict=True):
-        estimates = [measure(found) for _, found in rows]
+        estimates = [measure(found) for found in measures]
         means, errors = (
             scale * np.array([getattr(it, name) for it in estimates]) for name in ("mean", "standard_error")
         )
@@ -63,14 +68,15 @@ def draw(evaluations: Iterable[Evaluation]) -> Figure:
     return figure
 
 
-def _draw_hosts(measures: Sequence[Defence], axes: Axes) -> None:
-    shares = 100 * np.array([[found.held[host].mean for host in SHOWN_HOSTS] for found in measures])
+def _draw_hosts(measures: Sequence[Defence], hosts: Sequence[str], axes: Axes) -> None:
+    shares = 100 * np.array([[found.held[host].mean for host in hosts] for found in measures])
     axes.imshow(shares, "Reds", vmin=0, vmax=100, aspect="auto")
     for (row, column), share in np.ndenumerate(shares):
-        error = 100 * measures[row].held[SHOWN_HOSTS[column]].standard_error
+        error = 100 * measures[row].held[hosts[column]].standard_error
         text = f"{share:.1f}" if np.isnan(error) or not share else f"{share:.1f}\n±{error:.1f}"
         colour = "white" if share > 60 else "black"
         axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
-    axes.set_xticks(range(len(SHOWN_HOSTS)), SHOWN_HOSTS, rotation=30, ha="right", fontsize=8)
+    names = [figure_text(host) for host in hosts]
+    axes.set_xticks(range(len(hosts)), names, rotation=30, ha="right", fontsize=8)
     axes.tick_params(length=0)
     axes.set_title("% of the steps that red has a host", fontsize=9)

@@ -14,6 +14,7 @@ from rich.console import Console
 from fastrl.envs.cage2.baselines import BASELINES, make_baseline
 from fastrl.envs.cage2.env import ACTIONS, RED_AGENTS, Cage2Games, Cage2VectorEnv
 from fastrl.envs.cage2.memory import Memory, Observe, Ruleset
+from fastrl.envs.cage2.scenario import load_scenario
 from fastrl.play.own_agent import OwnAgent
 from fastrl.runs.metrics import mean_and_error
 from fastrl.tasks import cage2
@@ -137,15 +138,20 @@ def evaluate(
     stochastic policy have their own stream, the same for all contenders.
 
     Args:
-        scenario: file whose network is played against the red agents that can play there, without measures beside the
-            scores; None: the challenge's own.
-        rows: that the contender observes, see `fastrl.envs.cage2.rows`; None: bits.
+        scenario: file whose network is played against the red agents that can play there; None: the challenge's own.
+        rows: that the contender observes, see `fastrl.envs.cage2.rows`, in networks of several hosts, without measures
+            beside the scores; None: bits.
         options: further ones of `run_protocol`.
     """
-    if scenario is None:
-        options |= {"make_env": WatchedGames, "facts": WatchedGames.facts}
+    network = None
+    if scenario is not None and rows is not None:
+        options |= _games_by_rows(scenario, rows)
     else:
-        options |= _games_in(scenario) if rows is None else _games_by_rows(scenario, rows)
+        options |= {"make_env": WatchedGames, "facts": WatchedGames.facts}
+        if scenario is not None:
+            network = load_scenario(scenario)
+            make_env = functools.partial(WatchedGames, scenario=network)
+            options |= {"make_env": make_env, "red_agents": network.red_agents}
     cells = list(run_protocol(contender, ruleset=ruleset, episodes=episodes, seed=seed, **options))
     scores = tuple(
         Score(
@@ -153,7 +159,7 @@ def evaluate(
             horizon,
             episodes,
             *mean_and_error(facts["return"]),
-            defence=Defence.of(facts) if scenario is None else None,
+            defence=Defence.of(facts, network) if "held" in facts else None,
         )
         for red_agent, horizon, facts in cells
     )
@@ -161,15 +167,6 @@ def evaluate(
     name = "" if scenario is None else scenario.name
     how = (contender.mode, contender.observe, name)
     return Evaluation(contender.name, ruleset, seed, scores, *how, returns)
-
-
-def _games_in(path: Path) -> dict[str, Any]:
-    """Options of `run_protocol` for the network of a scenario file."""
-    from fastrl.envs.cage2.scenario import load_scenario  # what the challenge's network does not need
-
-    scenario = load_scenario(path)
-    make_env = functools.partial(Cage2VectorEnv, scenario=scenario)
-    return {"make_env": make_env, "red_agents": scenario.red_agents}
 
 
 def _games_by_rows(path: Path, rows: int) -> dict[str, Any]:
@@ -345,7 +342,7 @@ class Cage2Scoring:
             else:
                 show(console, comparison_table(evaluations, comparison))
             console.print()
-            if not evaluations[0].scenario:
+            if evaluations[0].scores[0].defence is not None:
                 show(console, defence_tables(evaluations))
                 console.print()
         print_lines(console, *(spread.line() for spread in comparison.spreads))
@@ -354,9 +351,12 @@ class Cage2Scoring:
         """Draws the measures of the contenders beside their scores, .png or .svg."""
         from fastrl.tasks.cage2.defence_figure import save_picture
 
-        if any(each.scenario for each in _named(comparison)):
+        hosts = {
+            tuple(it.defence.held) if it.defence else () for each in _named(comparison) for it in each.scores
+        }
+        if len(hosts) > 1 or () in hosts:
             raise ConfigError(
-                "the picture shows the hosts of the challenge: leave it out for other scenarios"
+                "the picture shows the hosts of one network: leave it out for several, and for --rows"
             )
         save_picture(_named(comparison), path)
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl._native import _rust
-from fastrl.envs.cage2.env import ACTIONS, HOSTS, RED_AGENTS, RED_KINDS, Cage2VectorEnv
-from fastrl.envs.cage2.memory import OBS_BITS, Ruleset
+from fastrl.envs.cage2.env import HOSTS, RED_AGENTS, RED_KINDS, Cage2VectorEnv
+from fastrl.envs.cage2.memory import Ruleset
+from fastrl.envs.cage2.scenario import Cage2Scenario, challenge
 from fastrl.runs.metrics import mean_and_error
-from fastrl.tasks.cage2.defence import RESTORED
+from fastrl.tasks.cage2.defence import restored_hosts
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 # about once in a hundred steps.
 CLEAR = 3.0
 
-_ROOT_COSTS = np.array(_rust.CAGE2_ROOT_COSTS)
 _RESTORE_COST = 1.0
-_OP_SERVER = HOSTS.index("Op_Server0")
 # Words for the two bits of a host's activity, as a number, and for those of blue's belief, the worst first.
 _ACTIVITY = {0b10: "scan of", 0b11: "exploit on"}
 _BELIEF = {0b11: "root", 0b01: "user", 0b10: "unknown"}
@@ -43,7 +41,7 @@ class Alternative:
         probability: that the policy gives it; of a policy that learns values of actions, 1 for the best.
         mean, error: return from this step to the end of the episode, and its standard error.
         gain, gain_error: mean difference to the return of the action that was taken, in the same continuations.
-        costs: float64 [13], mean cost by host from this step to the end; see `costs_by_host`.
+        costs: float64 [hosts], mean cost by host from this step to the end; see `costs_by_host`.
     """
 
     action: str
@@ -54,8 +52,8 @@ class Alternative:
     gain_error: float
     costs: NDArray[np.float64]
 
-    def to_tree(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "costs": _named(self.costs)}
+    def to_tree(self, hosts: Sequence[str]) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "costs": _named(self.costs, hosts)}
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,8 @@ class ExplainedStep:
         action: that it took.
         red: what red did in this step, which the defender does not see; "" where it slept.
         reward: of the step.
-        red_access: uint8 [13], of each host after the step: 0 none, 1 user, 2 root.
-        costs: float64 [13], of the step by host.
+        red_access: uint8 [hosts], of each host after the step: 0 none, 1 user, 2 root.
+        costs: float64 [hosts], of the step by host.
         alternatives: the actions that were compared, with the one that was taken first; none: the step was left out.
     """
 
@@ -99,26 +97,26 @@ class ExplainedStep:
 
     @property
     def saved(self) -> NDArray[np.float64]:
-        """The regret by host, float64 [13]: what each would have cost less after the best alternative."""
+        """The regret by host, float64 [hosts]: what each would have cost less after the best alternative."""
         if self.best is None:
-            return np.zeros(len(HOSTS))
+            return np.zeros(len(self.costs))
         return self.alternatives[0].costs - self.best.costs
 
-    def to_tree(self) -> dict[str, Any]:
+    def to_tree(self, hosts: Sequence[str]) -> dict[str, Any]:
         return {
             "step": self.number,
             "seen": self.seen,
             "action": self.action,
             "red": self.red,
             "reward": self.reward,
-            "red_access": dict(zip(HOSTS, self.red_access.tolist(), strict=True)),
-            "costs": _named(self.costs),
+            "red_access": dict(zip(hosts, self.red_access.tolist(), strict=True)),
+            "costs": _named(self.costs, hosts),
             "best": None if self.best is None else self.best.action,
             "regret": self.regret,
             "regret_error": None if self.best is None else self.best.gain_error,
             "is_clear": self.is_clear,
-            "regret_by_host": _named(self.saved),
-            "alternatives": [each.to_tree() for each in self.alternatives],
+            "regret_by_host": _named(self.saved, hosts),
+            "alternatives": [each.to_tree(hosts) for each in self.alternatives],
         }
 
 
@@ -131,12 +129,14 @@ class Explanation:
         red_agent: that attacked.
         continuations: of each alternative.
         steps: all of the episode.
+        network: in which it was played.
     """
 
     seed: int
     red_agent: str
     continuations: int
     steps: Sequence[ExplainedStep]
+    network: Cage2Scenario
 
     @property
     def total(self) -> float:
@@ -144,23 +144,24 @@ class Explanation:
         return sum(step.reward for step in self.steps)
 
     def costs(self) -> NDArray[np.float64]:
-        """The cost of the game by host, float64 [13]."""
+        """The cost of the game by host, float64 [hosts]."""
         return np.sum([step.costs for step in self.steps], axis=0)
 
     def regrets(self) -> NDArray[np.float64]:
-        """The sum of the clear regrets by host, float64 [13]."""
+        """The sum of the clear regrets by host, float64 [hosts]."""
         return np.sum([step.saved * step.is_clear for step in self.steps], axis=0)
 
     def to_tree(self) -> dict[str, Any]:
         """For JSON."""
+        hosts = self.network.hosts
         return {
             "seed": self.seed,
             "red_agent": self.red_agent,
             "continuations": self.continuations,
             "return": self.total,
-            "costs": _named(self.costs()),
-            "clear_regret_by_host": _named(self.regrets()),
-            "steps": [step.to_tree() for step in self.steps],
+            "costs": _named(self.costs(), hosts),
+            "clear_regret_by_host": _named(self.regrets(), hosts),
+            "steps": [step.to_tree(hosts) for step in self.steps],
         }
 
     def show(self, console: Console) -> None:
@@ -178,7 +179,7 @@ class Explanation:
             last = ("", "", "")
             if step.regret:
                 regret = f"{step.regret:.2f} ± {step.best.gain_error:.2f}"
-                host = HOSTS[int(step.saved.argmax())]
+                host = self.network.hosts[int(step.saved.argmax())]
                 last = step.best.action, regret, host if step.is_clear else ""
             cells = str(step.number), step.seen, step.action, f"{step.reward:.1f}", *last
             steps.add_row(*cells, style="bold" if step.is_clear else None)
@@ -189,7 +190,7 @@ class Explanation:
         costs, regrets = self.costs(), self.regrets()
         for host in np.argsort(-costs - np.abs(regrets), kind="stable"):
             if abs(costs[host]) >= 0.05 or abs(regrets[host]) >= 0.05:
-                hosts.add_row(HOSTS[host], f"{costs[host]:.1f}", f"{regrets[host]:.1f}")
+                hosts.add_row(self.network.hosts[host], f"{costs[host]:.1f}", f"{regrets[host]:.1f}")
         show(console, steps, hosts)
         explained = [step for step in self.steps if step.alternatives]
         clear = [step for step in explained if step.is_clear]
@@ -205,32 +206,36 @@ def costs_by_host(
     actions: NDArray[np.int64],
     rewards: NDArray[np.float64],
     ruleset: Ruleset = "main",
+    network: Cage2Scenario | None = None,
 ) -> NDArray[np.float64]:
-    """The costs of one step of N games by the host that each comes from, float64 [N, 13]. They add up to the rewards.
+    """The costs of one step of N games by the host that each comes from, float64 [N, hosts]. They add up to rewards.
 
-    A host on which red is root costs 1 or 0.1, on the ruleset plusplus also one on which it is a user. A Restore costs
-    1 on its host. What is left is the price of Impact, on Op_Server0.
+    A host on which red is root costs its value, 1 or 0.1 in the challenge, on the ruleset plusplus also one on which it
+    is a user. A Restore costs 1 on its host. What is left is the price of Impact, on Op_Server0.
 
     Args:
-        red_access: [N, 13], after the step: 0 none, 1 user, 2 root.
-        actions: [N], among the challenge's 145.
+        red_access: [N, hosts], after the step: 0 none, 1 user, 2 root.
+        actions: [N], indices into those of the network.
         rewards: [N].
+        network: None for the challenge's.
     """
-    costs = np.where(red_access >= (1 if ruleset == "plusplus" else 2), _ROOT_COSTS, 0.0)
-    restored = RESTORED[actions]
+    network = network or challenge()
+    costs = np.where(red_access >= (1 if ruleset == "plusplus" else 2), network.native.root_costs, 0.0)
+    restored = restored_hosts(network)[actions]
     restores = np.flatnonzero(restored >= 0)
     costs[restores, restored[restores]] += _RESTORE_COST
-    costs[:, _OP_SERVER] += np.round(-rewards - costs.sum(axis=1), 6)
+    costs[:, network.native.target] += np.round(-rewards - costs.sum(axis=1), 6)
     return costs
 
 
-def in_words(bits: NDArray[np.float32]) -> str:
-    """The defender's 52 bits in words: the activity of the last step, and the hosts that it holds for red's."""
-    activity, belief = (bits[:OBS_BITS].astype(np.int64).reshape(-1, 2, 2) @ (2, 1)).T
-    words = [f"{_ACTIVITY[int(activity[host])]} {HOSTS[host]}" for host in np.flatnonzero(activity)]
+def in_words(bits: NDArray[np.float32], hosts: Sequence[str] = HOSTS) -> str:
+    """The four bits of each host in words: the activity of the last step, and the hosts that the defender holds for
+    red's."""
+    activity, belief = (bits[: 4 * len(hosts)].astype(np.int64).reshape(-1, 2, 2) @ (2, 1)).T
+    words = [f"{_ACTIVITY[int(activity[host])]} {hosts[host]}" for host in np.flatnonzero(activity)]
     for code, name in _BELIEF.items():
         if (belief == code).any():
-            words.append(f"{name}: {', '.join(HOSTS[host] for host in np.flatnonzero(belief == code))}")
+            words.append(f"{name}: {', '.join(hosts[host] for host in np.flatnonzero(belief == code))}")
     return "; ".join(words) or "nothing"
 
 
@@ -263,6 +268,7 @@ def explain(
     """
     own = {"memory": policy.memory, "observe": policy.observe, "actions": None, "num_threads": num_threads}
     env = Cage2VectorEnv(1, **{**options, **own, "autoreset_mode": "disabled"})
+    network = env.network
     obs, _ = env.reset(seed=seed)
     memory = np.zeros((1, policy.state_size), np.float32) if policy.state_size else None
     played = []
@@ -276,19 +282,21 @@ def explain(
             streams = np.random.SeedSequence([seed, number]).generate_state(continuations, np.uint64)
             games = env.branch(state, len(compared) * continuations, seed=np.tile(streams, len(compared)))
             found = continued(policy, games, memory, np.repeat([a for a, _ in compared], continuations))
-            alternatives = _alternatives(compared, *found)
+            alternatives = _alternatives(compared, network.actions, *found)
             games.close()
-        seen = in_words(obs[0])
+        seen = in_words(obs[0], network.hosts)
         obs, rewards, *_ = env.step([chosen])
         truth = env.truth()
-        costs = costs_by_host(truth["red_access"], np.array([chosen]), rewards, env.ruleset)[0]
-        red, access = _red_action(*truth["red_action"][0]), truth["red_access"][0]
+        costs = costs_by_host(truth["red_access"], np.array([chosen]), rewards, env.ruleset, network)[0]
+        red, access = _red_action(network, *truth["red_action"][0]), truth["red_access"][0]
         reward = float(rewards[0])
-        played.append(ExplainedStep(number, seen, ACTIONS[chosen], red, reward, access, costs, alternatives))
+        played.append(
+            ExplainedStep(number, seen, network.actions[chosen], red, reward, access, costs, alternatives)
+        )
         advance(1)
     red_agent = RED_AGENTS[env.red_agents()[0]]
     env.close()
-    return Explanation(seed, red_agent, continuations, played)
+    return Explanation(seed, red_agent, continuations, played, network)
 
 
 def _act(
@@ -316,7 +324,7 @@ def _ranked(
 def continued(
     policy: Policy, games: Cage2VectorEnv, memory: NDArray[np.float32] | None, actions: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns [N] and costs by host [N, 13] of games that take these actions [N], then the policy's, to the end.
+    """Returns [N] and costs by host [N, hosts] of games that take these actions [N], then the policy's, to the end.
 
     Args:
         memory: [1, state_size], of the policy at the first of them.
@@ -324,37 +332,42 @@ def continued(
     n = games.num_envs
     states = None if memory is None else np.repeat(memory, n, axis=0)
     obs, rewards, ends = np.empty((n, policy.obs_dim), np.float32), np.empty(n), np.zeros((2, n), np.bool_)
-    returns, costs = np.zeros(n), np.zeros((n, len(HOSTS)))
+    returns, costs = np.zeros(n), np.zeros((n, len(games.hosts)))
+    network = games.network
     while not ends[1].all():
         games.step_into(actions, obs, rewards, *ends)
         returns += rewards
-        costs += costs_by_host(games.truth()["red_access"], actions, rewards, games.ruleset)
+        costs += costs_by_host(games.truth()["red_access"], actions, rewards, games.ruleset, network)
         if not ends[1].all():
             actions = _act(policy, games, obs, states)
     return returns, costs
 
 
 def _alternatives(
-    compared: Sequence[tuple[int, float]], returns: NDArray[np.float64], costs: NDArray[np.float64]
+    compared: Sequence[tuple[int, float]],
+    names: Sequence[str],
+    returns: NDArray[np.float64],
+    costs: NDArray[np.float64],
 ) -> list[Alternative]:
-    """The compared actions with their statistics, the taken one first, from returns [A * K] and costs [A * K, 13]."""
+    """The compared actions with their statistics, the taken one first, from returns [A * K] and costs of as many games
+    by host."""
     each = returns.reshape(len(compared), -1)
     by_host = costs.reshape(*each.shape, -1).mean(axis=1)
     return [
-        Alternative(ACTIONS[action], chance, *mean_and_error(mine), *mean_and_error(mine - each[0]), lost)
+        Alternative(names[action], chance, *mean_and_error(mine), *mean_and_error(mine - each[0]), lost)
         for (action, chance), mine, lost in zip(compared, each, by_host, strict=True)
     ]
 
 
-def _red_action(kind: int, target: int, success: int) -> str:
+def _red_action(network: Cage2Scenario, kind: int, target: int, success: int) -> str:
     """Red's action in words; "" where it slept."""
     if not kind:
         return ""
-    names = _rust.CAGE2_SUBNETS if RED_KINDS[kind] == "DiscoverRemoteSystems" else HOSTS
+    names = network.subnets if RED_KINDS[kind] == "DiscoverRemoteSystems" else network.hosts
     failed = " failed" if success == 0 else ""
     return f"{RED_KINDS[kind]} {names[target] if target >= 0 else ''}".rstrip() + failed
 
 
-def _named(by_host: NDArray[np.float64]) -> dict[str, float]:
+def _named(by_host: NDArray[np.float64], hosts: Sequence[str]) -> dict[str, float]:
     """Numbers by host, without those of hosts that have none."""
-    return {HOSTS[host]: round(float(by_host[host]), 4) for host in np.flatnonzero(np.abs(by_host) >= 5e-5)}
+    return {hosts[host]: round(float(by_host[host]), 4) for host in np.flatnonzero(np.abs(by_host) >= 5e-5)}

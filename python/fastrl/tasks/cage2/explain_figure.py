@@ -13,13 +13,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fastrl.envs.cage2.env import HOSTS
-from fastrl.envs.cage2.network_picture import COLOURS, SUBNETS
+from fastrl.envs.cage2.network_picture import COLOURS
 from fastrl.tasks.cage2.explain import Explanation
 from fastrl.utils.files import save_figure
+from fastrl.utils.output import figure_text
 
-# Hosts from top to bottom, by subnet.
-_ROWS = tuple(host for _, hosts in SUBNETS for host in hosts)
 # Of blue's actions by the first word of their names; a decoy's is any other.
 _MARKERS = {"Analyse": ("o", "Analyse"), "Remove": ("X", "Remove"), "Restore": ("s", "Restore")}
 _DECOY = ("^", "decoy")
@@ -36,9 +34,12 @@ def draw(explanation: Explanation) -> Figure:
     """A figure with a row for each host and a column for each step, in the colour of red's access after it, with marks
     for the actions on hosts; below, costs and regrets."""
     num = len(explanation.steps)
-    figure = Figure(figsize=(min(max(4 + 0.25 * num, 10), 40), 7), dpi=120, layout="constrained")
+    # Of the hosts; that of the steps' costs beside it stays the same.
+    height = 5.25 * max(len(explanation.network.hosts), 6) / 13
+    size = min(max(4 + 0.25 * num, 10), 40), height + 1.75
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    hosts, returns = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    hosts, returns = figure.subplots(2, 1, sharex=True, height_ratios=[height, 1.75])
     _draw_hosts(explanation, hosts)
     _draw_rewards(explanation, returns)
     hosts.set_title(
@@ -51,26 +52,29 @@ def draw(explanation: Explanation) -> Figure:
 
 
 def _draw_hosts(explanation: Explanation, axes: Axes) -> None:
+    subnets = explanation.network.layout()
+    # From top to bottom.
+    rows = [host for _, hosts in subnets for host in hosts]
     access = np.array([step.red_access for step in explanation.steps]).T
-    order = [HOSTS.index(host) for host in _ROWS]
-    extent = (0.5, len(explanation.steps) + 0.5, len(_ROWS) - 0.5, -0.5)
+    order = [explanation.network.hosts.index(host) for host in rows]
+    extent = (0.5, len(explanation.steps) + 0.5, len(rows) - 0.5, -0.5)
     axes.imshow(access[order], ListedColormap(COLOURS), vmin=0, vmax=2, aspect="auto", extent=extent)
-    axes.set_yticks(range(len(_ROWS)), _ROWS)
-    axes.set_yticks(np.arange(len(_ROWS) - 1) + 0.5, minor=True)
+    axes.set_yticks(range(len(rows)), [figure_text(host) for host in rows])
+    axes.set_yticks(np.arange(len(rows) - 1) + 0.5, minor=True)
     axes.grid(which="minor", axis="y", color="white", linewidth=2)
     axes.tick_params(which="both", length=0)
-    for end in np.cumsum([len(names) for _, names in SUBNETS])[:-1]:
+    for end in np.cumsum([len(names) for _, names in subnets])[:-1]:
         axes.axhline(end - 0.5, color="black", linewidth=1)
     style: dict[str, Any] = {"markersize": 7, "markeredgecolor": "white", "linestyle": "none"}
     for step in explanation.steps:
         kind, _, host = step.action.partition(" ")
         if host:
             marker, _ = _MARKERS.get(kind, _DECOY)
-            axes.plot(step.number, _ROWS.index(host), marker, color=_BLUE, **style)
-        target = step.red.split()[1] if " " in step.red else ""
-        if target in _ROWS:
+            axes.plot(step.number, rows.index(host), marker, color=_BLUE, **style)
+        kind, _, target = step.red.removesuffix(" failed").partition(" ")
+        if target in rows and kind != "DiscoverRemoteSystems":
             axes.plot(
-                step.number, _ROWS.index(target) + 0.36, "_", color=_RED, markersize=8, markeredgewidth=2
+                step.number, rows.index(target) + 0.36, "_", color=_RED, markersize=8, markeredgewidth=2
             )
     owners = zip(COLOURS, _OWNERS, strict=True)
     shown: list[Any] = [Patch(facecolor=colour, edgecolor="0.6", label=name) for colour, name in owners]

@@ -12,7 +12,6 @@ from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 
-from fastrl.envs.cage2.env import HOSTS
 from fastrl.envs.cage2.memory import Observe, Ruleset
 from fastrl.runs.metrics import counted, fixed, plus_minus
 from fastrl.tasks.cage2.defence import Defence
@@ -242,10 +241,12 @@ def comparison_table(evaluations: Sequence[Evaluation], comparison: Comparison) 
 def defence_tables(evaluations: Sequence[Evaluation]) -> Group:
     """Tables of the measures beside scores, of contenders on one ruleset, in the longest episodes of each red agent."""
     first = evaluations[0]
-    measures = _defence_table(f"what red held and lost, ruleset {first.ruleset!r}", _MEASURES)
-    hosts = _defence_table(
-        "% of the steps that red has each host", [_in_two_lines(host) for host in SHOWN_HOSTS]
-    )
+    measures = _defence_table(f"what red held and lost, {first.title}", _MEASURES)
+    found_by_all = [found for each in evaluations for _, found in longest(each)]
+    lost, own = contested_hosts(found_by_all), found_by_all[0].start
+    shown = most_held(found_by_all, lost)
+    which = "each host" if len(shown) == len(lost) else f"each of the {len(shown)} hosts that it has most"
+    hosts = _defence_table(f"% of the steps that red has {which}", [_in_two_lines(host) for host in shown])
     for each in evaluations:
         for score, found in longest(each):
             name = f"{each.contender}\n  {each.mode}, {RED_TITLES[score.red_agent]}"
@@ -258,11 +259,11 @@ def defence_tables(evaluations: Sequence[Evaluation]) -> Group:
                 _two_lines(found.first_step_at_server, digits=1),
             )
             if found.removed.mean == found.removed.mean:
-                hosts.add_row(name, *(_two_lines(found.held[host], 100, 1) for host in SHOWN_HOSTS))
+                hosts.add_row(name, *(_two_lines(found.held[host], 100, 1) for host in shown))
     lines = (
         f"Episodes of {first.scores[-1].horizon} steps, ± standard errors. Removal: from red's first session on a host"
         " to the end of its last one there. Needless: a Restore where red has no session, unless it starts"
-        " Op_Server0's service. User0 is always red's."
+        f" Op_Server0's service. {own} is always red's."
     )
     return Group(measures, "", hosts, lines)
 
@@ -275,8 +276,22 @@ _MEASURES = (
     "reached\nserver %",
     "first at\nstep",
 )
-# Red is always on User0 and never on Defender.
-SHOWN_HOSTS = [host for host in HOSTS if host not in ("Defender", "User0")]
+# So many columns of hosts fit beside each other.
+_MOST_HOSTS = 11
+
+
+def contested_hosts(measures: Sequence[Defence]) -> list[str]:
+    """Hosts of a network but the one that is always red's, and Defender where it never is."""
+    entered = {host for found in measures for host, share in found.held.items() if share.mean}
+    others = (host for host in measures[0].held if host != measures[0].start)
+    return [host for host in others if host != "Defender" or host in entered]
+
+
+def most_held(measures: Sequence[Defence], hosts: Sequence[str]) -> list[str]:
+    """The hosts that red has for the longest, as many as a table has room for, in their order."""
+    shares = {host: -sum(found.held[host].mean for found in measures) for host in hosts}
+    chosen = sorted(hosts, key=lambda host: shares[host])[:_MOST_HOSTS]
+    return [host for host in hosts if host in chosen]
 
 
 def longest(evaluation: Evaluation) -> Iterator[tuple[Score, Defence]]:

@@ -147,10 +147,9 @@ def _check_memory(settings: Any, algorithm: Any) -> None:
         from fastrl.envs.cage2.rows import ROW  # what other games do not need
 
         obs_dim = settings.env.rows * len(ROW)
-    elif (scenario := settings.env.own_scenario()) is not None:
-        obs_dim = 5 * len(scenario.hosts)
     else:
-        obs_dim = len(observation_names(settings.env.memory, settings.env.observe))
+        where = settings.env.own_scenario()
+        obs_dim = len(observation_names(settings.env.memory, settings.env.observe, where))
     # Bytes of a step: an observation, perhaps a mask, and ten numbers.
     row = 4 * obs_dim + (num_actions if getattr(algorithm, "action_masks", False) else 0) + 40
     sizes = [obs_dim, *getattr(algorithm, "hidden", ()), num_actions]

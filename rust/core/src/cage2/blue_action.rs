@@ -36,15 +36,15 @@ impl BlueAction {
         }
     }
 
-    /// The inverse of [`BlueAction::from_index`] for Scenario 2.
-    pub const fn index(self) -> usize {
+    /// The inverse of [`BlueAction::from_index`].
+    pub const fn index(self, hosts: usize) -> usize {
         match self {
             Self::Sleep => 0,
             Self::Monitor => 1,
             Self::Analyse(host) => 2 + host,
-            Self::Remove(host) => 2 + NUM_HOSTS + host,
-            Self::Decoy(decoy, host) => 2 + (2 + decoy) * NUM_HOSTS + host,
-            Self::Restore(host) => 2 + 10 * NUM_HOSTS + host,
+            Self::Remove(host) => 2 + hosts + host,
+            Self::Decoy(decoy, host) => 2 + (2 + decoy) * hosts + host,
+            Self::Restore(host) => 2 + 10 * hosts + host,
         }
     }
 
@@ -77,6 +77,6 @@ mod tests {
         assert_eq!(name(131), "DecoyVsftpd User4");
         assert_eq!(name(132), "Restore Defender");
         assert_eq!(name(144), "Restore User4");
-        assert!((0..NUM_ACTIONS).all(|i| BlueAction::from_index(i, NUM_HOSTS).index() == i));
+        assert!((0..NUM_ACTIONS).all(|i| BlueAction::from_index(i, NUM_HOSTS).index(NUM_HOSTS) == i));
     }
 }

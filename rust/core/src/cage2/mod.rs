@@ -67,7 +67,7 @@ impl Ruleset {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Truth, games of two agents and more memory than of scans are for Scenario 2 alone.
+    /// Truth and games of two agents are for Scenario 2 alone.
     pub scenario: Arc<Scenario>,
     /// Red agents with the chance of each to play an episode; the chances add up to 1.
     pub red: Vec<(RedKind, f64)>,
@@ -85,11 +85,7 @@ pub struct Config {
 impl Config {
     /// Length of the challenge's observation with the values of blue's memory and of the true state.
     pub fn obs_len(&self) -> usize {
-        self.num_bits() + self.memory_len() + if self.truth { truth::LEN } else { 0 }
-    }
-
-    fn memory_len(&self) -> usize {
-        if self.scenario.is_scenario2() || self.memory.is_empty() { self.memory.len() } else { self.scenario.len() }
+        self.num_bits() + self.memory.len(&self.scenario.memory) + if self.truth { truth::LEN } else { 0 }
     }
 
     /// Bits of the challenge's observation.
@@ -106,15 +102,9 @@ impl Config {
     pub fn observe(&self, episode: &Episode<SeededSource>, obs: &mut [f32]) {
         let (bits, values) = obs.split_at_mut(self.num_bits());
         episode.view.write(bits);
-        if self.scenario.is_scenario2() {
-            episode.memory.write(self.memory, values);
-        } else {
-            for (host, value) in values.iter_mut().enumerate() {
-                *value = episode.memory.scan_mark(host);
-            }
-        }
+        episode.memory.write(self.memory, values, &self.scenario.memory);
         if self.truth {
-            truth::write(episode, &mut values[self.memory.len()..]);
+            truth::write(episode, &mut values[self.memory.len(&self.scenario.memory)..]);
         }
     }
 
@@ -315,11 +305,7 @@ impl<D: RandomSource> Episode<D> {
             Traces::default()
         };
         view.monitor(traces, blue);
-        if scenario.is_scenario2() {
-            memory.update(action, view.bits(), scenario.ruleset);
-        } else {
-            memory.note_scans(view.words());
-        }
+        memory.update(action, view.words(), &scenario.memory);
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);
         self.last_red = LastRed { kind, target, success };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::blue_action::BlueAction;
-use super::scenario::{DECOYS, Host, IMAGE_KINDS};
+use super::scenario::{DECOYS, Host, IMAGE_KINDS, MENDED_IMAGE_KINDS};
 use super::seeded_source::SeededSource;
 use super::source::RandomSource;
 use super::tables::MAX_HOSTS;
@@ -58,8 +58,9 @@ impl RowNetwork {
         for (host, row) in fixed.chunks_exact_mut(ROW).take(scenario.len()).enumerate() {
             let flag = |holds: bool| f32::from(u8::from(holds));
             row[EXISTS] = 1.0;
-            for (entry, (_, image)) in row[IMAGE..].iter_mut().zip(&IMAGE_KINDS) {
-                *entry = flag(image == scenario.images[host]);
+            let kinds = IMAGE_KINDS.iter().zip(&MENDED_IMAGE_KINDS);
+            for (entry, ((_, image), (_, mended))) in row[IMAGE..].iter_mut().zip(kinds) {
+                *entry = flag([image, mended].contains(&scenario.images[host]));
             }
             // Tenths, of at most 100.
             row[ROOT_COST] = scenario.root_costs[host / 8][1 << (host % 8)] as f32 / 100.0;

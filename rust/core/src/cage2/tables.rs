@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use super::Ruleset;
 use super::blue_action::{BlueAction, num_actions};
+use super::memory::{SCAN_HOSTS, Tables};
 use super::scenario::{
     AVAILABILITY_TENTHS, CONFIDENTIALITY_TENTHS, DECOYS, DEFENDER, ENTERPRISE0, ENTERPRISE1, ENTERPRISE2, Exploit,
     HOST_NAMES, Host, Hosts, IMAGE_KINDS, Image, MENDED_IMAGE_KINDS, OP_SERVER0, Ports, SUBNET_NAMES, Subnet, USER0,
@@ -124,6 +125,8 @@ pub struct Scenario {
     /// Blue's actions in the challenge's order; each has an effect while nothing on the host listens on the ports.
     pub actions: Vec<BlueAction>,
     pub blockers: Vec<(u8, Ports)>,
+    /// What blue's memory needs to know.
+    pub memory: Tables,
     is_scenario2: bool,
 }
 
@@ -133,6 +136,12 @@ impl Scenario {
     /// # Errors
     /// What is impossible about it, in a line.
     pub fn new(description: Description, ruleset: Ruleset) -> Result<Self, String> {
+        let scenario = Self::without_memory(description, ruleset)?;
+        let all = (0..scenario.len()).collect();
+        Ok(scenario.remembering(all))
+    }
+
+    fn without_memory(description: Description, ruleset: Ruleset) -> Result<Self, String> {
         let kinds = if ruleset == Ruleset::PlusPlus { &MENDED_IMAGE_KINDS } else { &IMAGE_KINDS };
         let Description { hosts, images, subnets: described, start, info, .. } = description;
         let n = hosts.len();
@@ -272,14 +281,15 @@ impl Scenario {
             nearest,
             actions,
             blockers,
+            memory: Tables::default(),
             is_scenario2: false,
             hosts,
         })
     }
 
-    /// The same network by another ruleset that has the same images, as all but [`Ruleset::PlusPlus`] have.
-    pub fn with_ruleset(&self, ruleset: Ruleset) -> Self {
-        Self { ruleset, ..self.clone() }
+    /// The same with these hosts as those whose scans blue remembers.
+    fn remembering(self, scan_hosts: Vec<Host>) -> Self {
+        Self { memory: Tables::new(&self, scan_hosts), ..self }
     }
 
     pub fn len(&self) -> usize {
@@ -442,7 +452,8 @@ fn scenario2(ruleset: Ruleset) -> Arc<Scenario> {
         blue_sessions: vec![0, 8, 9, 10, 11, 12, 1, 2, 3, 0, 7, 4, 5, 6],
         green_sessions: vec![8, 9, 10, 11, 12, 4, 5, 6],
     };
-    Arc::new(Scenario { is_scenario2: true, ..Scenario::new(description, ruleset).expect("Scenario 2 is one") })
+    let scenario = Scenario::without_memory(description, ruleset).expect("Scenario 2 is one");
+    Arc::new(Scenario { is_scenario2: true, ..scenario.remembering(SCAN_HOSTS.to_vec()) })
 }
 
 /// The subnet of a host of Scenario 2.

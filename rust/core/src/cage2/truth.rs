@@ -6,7 +6,7 @@
 
 use super::Episode;
 use super::fast_source::FastSource;
-use super::memory::{DECOY_PLACES, Layout};
+use super::memory::Layout;
 use super::network::Network;
 use super::red_actions::Knowledge;
 use super::red_agents::{BLine, Meander, PLAN_LEN, RedAgent, RedKind};
@@ -75,7 +75,7 @@ pub fn names() -> Vec<String> {
 
 fn describe<D>(episode: &Episode<D>, to: &mut impl Sink) {
     network(&episode.network, to);
-    for (i, &(decoy, host)) in DECOY_PLACES.iter().enumerate() {
+    for (i, &(decoy, host)) in SCENARIO2.memory.decoy_places.iter().enumerate() {
         let stands = episode.memory.standing() >> i & 1 == 1;
         to.flag(stands, || format!("{}: {} runs", HOST_NAMES[host], DECOYS[decoy].name));
     }
