@@ -32,7 +32,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::blue::{BlueAction, NUM_ACTIONS};
-use self::events::{RedAction, Traces};
+use self::events::{BlueOutcome, RedAction, Traces};
 use self::fast_source::FastSource;
 use self::memory::{BlueMemory, Layout};
 use self::network::Network;
@@ -40,7 +40,7 @@ use self::python_source::PythonSource;
 use self::red_actions::Knowledge;
 use self::red_agents::{RedAgent, RedKind};
 use self::seeded_source::SeededSource;
-use self::source::RandomSource;
+use self::source::{Drawing, RandomSource};
 use self::tables::Scenario;
 use self::view::View;
 use crate::env::{Phase, ensure};
@@ -103,9 +103,17 @@ impl Config {
     }
 
     /// Writes an observation.
+    #[inline]
     pub fn observe(&self, episode: &Episode<SeededSource>, obs: &mut [f32]) {
         let (bits, values) = obs.split_at_mut(self.num_bits());
         episode.view.write(bits);
+        if !values.is_empty() {
+            self.write_values(episode, values);
+        }
+    }
+
+    /// Writes the values after the bits.
+    fn write_values(&self, episode: &Episode<SeededSource>, values: &mut [f32]) {
         if self.scenario.is_scenario2() {
             episode.memory.write(self.memory, values);
         } else {
@@ -302,6 +310,38 @@ impl<D: RandomSource> Episode<D> {
     #[inline(never)]
     fn play(&mut self, action: BlueAction, given: Option<RedAction>, scenario: &Scenario) -> i32 {
         let Self { random, network, knowledge, agent, view, memory, .. } = self;
+        let (blue, red, traces) = random.serve(Turns { action, given, scenario, network, knowledge, agent, view });
+        view.monitor(traces, blue);
+        if scenario.is_scenario2() {
+            memory.update(action, view.bits(), scenario.ruleset);
+        } else {
+            memory.note_scans(view.words());
+        }
+        let (kind, target) = red.code();
+        let success = knowledge.success.map_or(-1, i8::from);
+        self.last_red = LastRed { kind, target, success };
+        self.time += 1;
+        -self.network.penalty_tenths(scenario) - blue.cost_tenths
+    }
+}
+
+/// The turns of blue and red in a step.
+struct Turns<'a> {
+    action: BlueAction,
+    given: Option<RedAction>,
+    scenario: &'a Scenario,
+    network: &'a mut Network,
+    knowledge: &'a mut Knowledge,
+    agent: &'a mut RedAgent,
+    view: &'a mut View,
+}
+
+impl Drawing for Turns<'_> {
+    type Output = (BlueOutcome, RedAction, Traces);
+
+    #[inline(always)]
+    fn draw(self, random: &mut impl RandomSource) -> Self::Output {
+        let Self { action, given, scenario, network, knowledge, agent, view } = self;
         let blue = blue::act(action, scenario, network, view, random);
         let red = given.unwrap_or_else(|| {
             let chosen = agent.choose(knowledge, scenario, random);
@@ -314,17 +354,7 @@ impl<D: RandomSource> Episode<D> {
             knowledge.saw_data = false;
             Traces::default()
         };
-        view.monitor(traces, blue);
-        if scenario.is_scenario2() {
-            memory.update(action, view.bits(), scenario.ruleset);
-        } else {
-            memory.note_scans(view.words());
-        }
-        let (kind, target) = red.code();
-        let success = knowledge.success.map_or(-1, i8::from);
-        self.last_red = LastRed { kind, target, success };
-        self.time += 1;
-        -self.network.penalty_tenths(scenario) - blue.cost_tenths
+        (blue, red, traces)
     }
 }
 
