@@ -97,9 +97,14 @@ impl Config {
         4 * self.scenario.len()
     }
 
+    /// The memory that an episode keeps: the true state names the decoys too.
+    fn kept(&self) -> Layout {
+        if self.truth { self.memory.max(Layout::Decoys) } else { self.memory }
+    }
+
     /// An episode that has not begun.
     pub fn new_episode(&self) -> Episode<SeededSource> {
-        Episode::new(self.random_source(0), self.memory, &self.scenario)
+        Episode::new(self.random_source(0), self.kept(), &self.scenario)
     }
 
     /// Writes an observation.
@@ -114,12 +119,14 @@ impl Config {
 
     /// Writes the values after the bits.
     fn write_values(&self, episode: &Episode<SeededSource>, values: &mut [f32]) {
-        if self.scenario.is_scenario2() {
-            episode.memory.write(self.memory, values);
-        } else {
-            for (host, value) in values.iter_mut().enumerate() {
-                *value = episode.memory.scan_mark(host);
+        match &episode.memory {
+            Some(memory) if self.scenario.is_scenario2() => memory.write(self.memory, values),
+            Some(memory) => {
+                for (host, value) in values.iter_mut().enumerate() {
+                    *value = memory.scan_mark(host);
+                }
             }
+            None => {}
         }
         if self.truth {
             truth::write(episode, &mut values[self.memory.len()..]);
@@ -176,7 +183,8 @@ impl Config {
         let plays = self.red.iter().any(|(kind, _)| *kind == agent.kind());
         ensure(plays || phase == Phase::NeverReset, "its red agent is none of the options")?;
         view.check(scenario)?;
-        memory.check(self.memory, *time, &network.ports, scenario)?;
+        ensure(memory.is_some() == (self.kept() != Layout::None), "blue's memory is of another layout")?;
+        memory.as_ref().map_or(Ok(()), |memory| memory.check(self.memory, *time, &network.ports, scenario))?;
         ensure(
             *time < self.episode_length || phase == Phase::Ended && *time == self.episode_length,
             "the time is beyond the episode",
@@ -247,7 +255,8 @@ pub struct Episode<D> {
     pub knowledge: Knowledge,
     pub agent: RedAgent,
     pub view: View,
-    pub memory: BlueMemory,
+    /// None where no value of it is observed.
+    pub memory: Option<BlueMemory>,
     /// Steps taken.
     pub time: u32,
     pub last_red: LastRed,
@@ -261,7 +270,7 @@ impl<D: RandomSource> Episode<D> {
             knowledge: Knowledge::new(scenario),
             agent: RedAgent::Sleep,
             view: View::default(),
-            memory: BlueMemory::new(memory),
+            memory: (memory != Layout::None).then(|| BlueMemory::new(memory)),
             time: 0,
             last_red: NO_ACTION,
         }
@@ -274,7 +283,7 @@ impl<D: RandomSource> Episode<D> {
         self.knowledge = Knowledge::new(scenario);
         self.agent = red.new_agent();
         self.view = View::default();
-        self.memory.reset();
+        self.memory.iter_mut().for_each(BlueMemory::reset);
         self.time = 0;
         self.last_red = NO_ACTION;
     }
@@ -312,10 +321,10 @@ impl<D: RandomSource> Episode<D> {
         let Self { random, network, knowledge, agent, view, memory, .. } = self;
         let (blue, red, traces) = random.serve(Turns { action, given, scenario, network, knowledge, agent, view });
         view.monitor(traces, blue);
-        if scenario.is_scenario2() {
-            memory.update(action, view.bits(), scenario.ruleset);
-        } else {
-            memory.note_scans(view.words());
+        match memory {
+            Some(memory) if scenario.is_scenario2() => memory.update(action, view.bits(), scenario.ruleset),
+            Some(memory) => memory.note_scans(view.words()),
+            None => {}
         }
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);
