@@ -64,6 +64,8 @@ impl<'a> Actions<'a> {
     }
 
     /// Actions of environment `i`, each environment having `agents` of `rows` rows in all.
+    // Always: it stands in the loop over the environments.
+    #[inline(always)]
     pub fn of_env(self, i: usize, agents: usize, rows: usize) -> Self {
         match self {
             Self::Discrete(all) => Self::Discrete(&all[i * agents..(i + 1) * agents]),

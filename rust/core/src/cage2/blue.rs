@@ -11,9 +11,7 @@ use super::view::{Compromise, View};
 /// Returns whether the decoy would start on the host now. Blue knows the answer, see [`super::memory::BlueMemory`]: it
 /// knows each host's own services, and which decoys it started.
 pub fn decoy_fits(network: &Network, decoy: usize, host: Host, scenario: &Scenario) -> bool {
-    let decoy = &DECOYS[decoy];
-    network.ports[host] & decoy.checks == 0
-        && decoy.windows.is_none_or(|windows| windows == scenario.images[host].windows)
+    network.ports[host] & scenario.decoy_blockers(decoy, host) == 0
 }
 
 // Always: a step must not call it.

@@ -58,14 +58,24 @@ impl RedAction {
 
     /// Index into [`RED_KIND_NAMES`], and the subnet or host (-1 for Sleep): the numbering of the reference traces.
     pub fn code(self) -> (i8, i8) {
-        match self {
-            Self::Sleep => (0, -1),
-            Self::DiscoverSystems(subnet) => (1, subnet as i8),
-            Self::DiscoverServices(host) => (2, host as i8),
-            Self::Exploit(host) => (3, host as i8),
-            Self::Escalate(host) => (4, host as i8),
-            Self::Impact(host) => (5, host as i8),
-        }
+        // One match for each half: both are then without a branch.
+        let kind = match self {
+            Self::Sleep => 0,
+            Self::DiscoverSystems(_) => 1,
+            Self::DiscoverServices(_) => 2,
+            Self::Exploit(_) => 3,
+            Self::Escalate(_) => 4,
+            Self::Impact(_) => 5,
+        };
+        let target = match self {
+            Self::Sleep => -1,
+            Self::DiscoverSystems(target)
+            | Self::DiscoverServices(target)
+            | Self::Exploit(target)
+            | Self::Escalate(target)
+            | Self::Impact(target) => target as i8,
+        };
+        (kind, target)
     }
 
     /// The action of a code, if it is one in this scenario.

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::blue::{BlueAction, NUM_ACTIONS};
-use self::events::{RedAction, Traces};
+use self::events::{BlueOutcome, RedAction, Traces};
 use self::fast_source::FastSource;
 use self::memory::{BlueMemory, Layout};
 use self::network::Network;
@@ -40,7 +40,7 @@ use self::python_source::PythonSource;
 use self::red_actions::Knowledge;
 use self::red_agents::{RedAgent, RedKind};
 use self::seeded_source::SeededSource;
-use self::source::RandomSource;
+use self::source::{Drawing, RandomSource};
 use self::tables::Scenario;
 use self::view::View;
 use crate::env::{Phase, ensure};
@@ -93,16 +93,27 @@ impl Config {
         4 * self.scenario.len()
     }
 
+    /// The memory that an episode keeps: the true state names the decoys too.
+    fn kept(&self) -> Layout {
+        if self.truth { self.memory.max(Layout::Decoys) } else { self.memory }
+    }
+
     /// An episode that has not begun.
     pub fn new_episode(&self) -> Episode<SeededSource> {
-        Episode::new(self.random_source(0), self.memory, &self.scenario)
+        Episode::new(self.random_source(0), self.kept(), &self.scenario)
     }
 
     /// Writes an observation.
+    #[inline]
     pub fn observe(&self, episode: &Episode<SeededSource>, obs: &mut [f32]) {
         let (bits, values) = obs.split_at_mut(self.num_bits());
         episode.view.write(bits);
-        episode.memory.write(self.memory, values, &self.scenario.memory);
+        if values.is_empty() {
+            return;
+        }
+        if let Some(memory) = &episode.memory {
+            memory.write(self.memory, values, &self.scenario.memory);
+        }
         if self.truth {
             truth::write(episode, &mut values[self.memory.len(&self.scenario.memory)..]);
         }
@@ -158,7 +169,8 @@ impl Config {
         let plays = self.red.iter().any(|(kind, _)| *kind == agent.kind());
         ensure(plays || phase == Phase::NeverReset, "its red agent is none of the options")?;
         view.check(scenario)?;
-        memory.check(self.memory, *time, &network.ports, scenario)?;
+        ensure(memory.is_some() == (self.kept() != Layout::None), "blue's memory is of another layout")?;
+        memory.as_ref().map_or(Ok(()), |memory| memory.check(self.memory, *time, &network.ports, scenario))?;
         ensure(
             *time < self.episode_length || phase == Phase::Ended && *time == self.episode_length,
             "the time is beyond the episode",
@@ -229,7 +241,8 @@ pub struct Episode<D> {
     pub knowledge: Knowledge,
     pub agent: RedAgent,
     pub view: View,
-    pub memory: BlueMemory,
+    /// None where no value of it is observed.
+    pub memory: Option<BlueMemory>,
     /// Steps taken.
     pub time: u32,
     pub last_red: LastRed,
@@ -243,7 +256,7 @@ impl<D: RandomSource> Episode<D> {
             knowledge: Knowledge::new(scenario),
             agent: RedAgent::Sleep,
             view: View::default(),
-            memory: BlueMemory::new(memory),
+            memory: (memory != Layout::None).then(|| BlueMemory::new(memory)),
             time: 0,
             last_red: NO_ACTION,
         }
@@ -256,7 +269,7 @@ impl<D: RandomSource> Episode<D> {
         self.knowledge = Knowledge::new(scenario);
         self.agent = red.new_agent();
         self.view = View::default();
-        self.memory.reset();
+        self.memory.iter_mut().for_each(BlueMemory::reset);
         self.time = 0;
         self.last_red = NO_ACTION;
     }
@@ -292,6 +305,36 @@ impl<D: RandomSource> Episode<D> {
     #[inline(never)]
     fn play(&mut self, action: BlueAction, given: Option<RedAction>, scenario: &Scenario) -> i32 {
         let Self { random, network, knowledge, agent, view, memory, .. } = self;
+        let (blue, red, traces) = random.serve(Turns { action, given, scenario, network, knowledge, agent, view });
+        view.monitor(traces, blue);
+        if let Some(memory) = memory {
+            memory.update(action, view.words(), &scenario.memory);
+        }
+        let (kind, target) = red.code();
+        let success = knowledge.success.map_or(-1, i8::from);
+        self.last_red = LastRed { kind, target, success };
+        self.time += 1;
+        -self.network.penalty_tenths(scenario) - blue.cost_tenths
+    }
+}
+
+/// The turns of blue and red in a step.
+struct Turns<'a> {
+    action: BlueAction,
+    given: Option<RedAction>,
+    scenario: &'a Scenario,
+    network: &'a mut Network,
+    knowledge: &'a mut Knowledge,
+    agent: &'a mut RedAgent,
+    view: &'a mut View,
+}
+
+impl Drawing for Turns<'_> {
+    type Output = (BlueOutcome, RedAction, Traces);
+
+    #[inline(always)]
+    fn draw(self, random: &mut impl RandomSource) -> Self::Output {
+        let Self { action, given, scenario, network, knowledge, agent, view } = self;
         let blue = blue::act(action, scenario, network, view, random);
         let red = given.unwrap_or_else(|| {
             let chosen = agent.choose(knowledge, scenario, random);
@@ -304,13 +347,7 @@ impl<D: RandomSource> Episode<D> {
             knowledge.saw_data = false;
             Traces::default()
         };
-        view.monitor(traces, blue);
-        memory.update(action, view.words(), &scenario.memory);
-        let (kind, target) = red.code();
-        let success = knowledge.success.map_or(-1, i8::from);
-        self.last_red = LastRed { kind, target, success };
-        self.time += 1;
-        -self.network.penalty_tenths(scenario) - blue.cost_tenths
+        (blue, red, traces)
     }
 }
 

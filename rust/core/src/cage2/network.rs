@@ -150,7 +150,8 @@ impl Network {
         let paid = if scenario.ruleset == Ruleset::PlusPlus { self.red_on } else { self.root_on };
         let lost: i32 =
             scenario.root_costs.iter().zip(paid.to_le_bytes()).map(|(costs, byte)| costs[usize::from(byte)]).sum();
-        lost + if self.ot_service.up { 0 } else { scenario.availability_tenths }
+        // By a product: no processor foresees whether it is up.
+        lost + scenario.availability_tenths * i32::from(!self.ot_service.up)
     }
 
     /// Red's best session on the host: 0 none, 1 user, 2 root or SYSTEM.

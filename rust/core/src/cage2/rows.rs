@@ -192,7 +192,7 @@ impl SingleAgentEnv for RowsCage2 {
             for (bit, entry) in row[BITS..SCANNED].iter_mut().enumerate() {
                 *entry = (bits >> bit & 1) as f32;
             }
-            row[SCANNED] = episode.memory.scan_mark(host) / 2.0;
+            row[SCANNED] = episode.memory.as_ref().map_or(0.0, |memory| memory.scan_mark(host)) / 2.0;
             for (decoy, entry) in row[CAN_START..IMAGE].iter_mut().enumerate() {
                 let kind = 2 + decoy;
                 *entry = f32::from(u8::from(self.networks.kinds[kind] && self.may(kind, host)));

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::fast_source::FastSource;
 use super::python_source::PythonSource;
 use super::scenario::{Exploit, Host, Hosts};
-use super::source::{NewProcess, RandomSource};
+use super::source::{Drawing, NewProcess, RandomSource};
 use super::tables::Scenario;
 use crate::rng::Rng;
 
@@ -38,6 +38,14 @@ macro_rules! forward {
                     }
                 }
             )*
+
+            #[inline(always)]
+            fn serve<T: Drawing>(&mut self, drawing: T) -> T::Output {
+                match self {
+                    Self::Fast(source) => drawing.draw(source),
+                    Self::Python(source) => drawing.draw(source.as_mut()),
+                }
+            }
         }
     };
 }

@@ -55,6 +55,22 @@ pub trait RandomSource {
     fn red_action(&mut self, chosen: RedAction) -> RedAction {
         chosen
     }
+
+    /// Lets it draw. A source that is one of several passes on the one that it is: the drawing is compiled for each of them,
+    /// asks once which one it is, and draws that do nothing cost nothing.
+    fn serve<T: Drawing>(&mut self, drawing: T) -> T::Output
+    where
+        Self: Sized,
+    {
+        drawing.draw(self)
+    }
+}
+
+/// A part of a step that draws from any source.
+pub trait Drawing {
+    type Output;
+
+    fn draw(self, random: &mut impl RandomSource) -> Self::Output;
 }
 
 /// The exploits of the set but the one red likes best, which comes second.

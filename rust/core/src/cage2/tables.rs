@@ -300,6 +300,11 @@ impl Scenario {
         self.hosts.is_empty()
     }
 
+    /// The ports of the host that must be free for the decoy to start there.
+    pub fn decoy_blockers(&self, decoy: usize, host: Host) -> Ports {
+        self.blockers[num_actions(0) + (2 + decoy) * self.len() + host].1
+    }
+
     /// Returns whether the set has no other members than there are hosts.
     pub fn are_hosts(&self, hosts: Hosts) -> bool {
         u64::from(hosts) >> self.len() == 0

@@ -6,7 +6,7 @@
 
 use super::Episode;
 use super::fast_source::FastSource;
-use super::memory::Layout;
+use super::memory::{BlueMemory, Layout};
 use super::network::Network;
 use super::red_actions::Knowledge;
 use super::red_agents::{BLine, Meander, PLAN_LEN, RedAgent, RedKind};
@@ -75,8 +75,9 @@ pub fn names() -> Vec<String> {
 
 fn describe<D>(episode: &Episode<D>, to: &mut impl Sink) {
     network(&episode.network, to);
+    let standing = episode.memory.as_ref().map_or(0, BlueMemory::standing);
     for (i, &(decoy, host)) in SCENARIO2.memory.decoy_places.iter().enumerate() {
-        let stands = episode.memory.standing() >> i & 1 == 1;
+        let stands = standing >> i & 1 == 1;
         to.flag(stands, || format!("{}: {} runs", HOST_NAMES[host], DECOYS[decoy].name));
     }
     knowledge(&episode.knowledge, to);

@@ -115,23 +115,21 @@ impl View {
 /// Writes the lowest bits as 0.0 and 1.0.
 #[inline]
 pub fn write_bits(bits: u64, out: &mut [f32]) {
-    let (fours, rest) = out.as_chunks_mut::<4>();
+    let (eights, rest) = out.as_chunks_mut::<8>();
     let mut left = bits;
-    for entries in fours {
-        *entries = NIBBLES[(left & 0xf) as usize];
-        left >>= 4;
+    for entries in eights {
+        *entries = BYTES[(left & 0xff) as usize];
+        left >>= 8;
     }
-    for (i, entry) in rest.iter_mut().enumerate() {
-        *entry = (left >> i & 1) as f32;
-    }
+    rest.copy_from_slice(&BYTES[(left & 0xff) as usize][..rest.len()]);
 }
 
-/// The four entries of every four bits.
-static NIBBLES: [[f32; 4]; 16] = {
-    let mut table = [[0.0; 4]; 16];
+/// The eight entries of every byte.
+static BYTES: [[f32; 8]; 256] = {
+    let mut table = [[0.0; 8]; 256];
     let mut i = 0;
-    while i < 64 {
-        table[i / 4][i % 4] = ((i / 4) >> (i % 4) & 1) as f32;
+    while i < 8 * 256 {
+        table[i / 8][i % 8] = ((i / 8) >> (i % 8) & 1) as f32;
         i += 1;
     }
     table
