@@ -190,6 +190,9 @@ impl<M: RoadMap> Traffic<M> {
                     continue;
                 }
                 let dy = v.y[i] - v.y[j];
+                if dy.abs() > farthest {
+                    continue;
+                }
                 let ([vx, vy], [wx, wy]) = (v.velocity(i), v.velocity(j));
                 let approach = [(vx - wx) * dt, (vy - wy) * dt];
                 let (own, other) = ([v.cos[i], v.sin[i]], [v.cos[j], v.sin[j]]);
