@@ -1,4 +1,4 @@
-"""A town of SUMO on a grid: the junction with lights of the built-in town, as often as is wanted, and trips across it."""
+"""A town of SUMO on a grid: the junction with lights of the built-in town, many times, and trips across it."""
 
 from __future__ import annotations
 

@@ -369,8 +369,9 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
     Links (`comms`, `docs/links.md`): with "perfect" agents see all others as they are. With "range" or "37885" every
     agent's vehicle broadcasts its state at the end of each step, at resets too, as long as it is on the road, and an
     agent knows of another the last state that it received. A share `connected` of the vehicles of the traffic has
-    radios too; a message of theirs, of which there are 256 at most with those of the agents, is like one of an
-    agent's. Vehicles without a radio are seen as they are. Observations are tables then (Kinematics), which `order` sorts by the places that are known:
+    radios too, 256 at most with those of the agents, and what they send is heard as what agents send. Vehicles without
+    a radio are seen as they are. Observations are tables then (Kinematics), which `order` sorts by the places that are
+    known:
 
     - each row ends with one more number, the age of its state in `max_age` (0: of this moment, the agent's own, a
       vehicle without a radio, an obstacle); of vehicles that are not known of there is no row;

@@ -28,6 +28,7 @@ pub mod ring;
 pub mod road;
 pub mod roads;
 pub mod scene;
+mod strips;
 pub mod v2x;
 pub mod vehicles;
 
@@ -93,6 +94,7 @@ struct Scratch {
     places: Vec<Placed>,
     lane_starts: Vec<u32>,
     listed: Vec<Placed>,
+    strips: strips::Strips,
     /// Pairs that may collide; obstacles have indices from the number of vehicles on.
     pairs: Vec<(u32, u32)>,
 }
