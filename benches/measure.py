@@ -41,6 +41,7 @@ SELECTION = {
     "roads": "",
     "sac": "",
     "sync": "effective or lockstep",
+    "town": "",
     "traffic": "",
 }
 

@@ -28,6 +28,7 @@ import bench_pixels
 import bench_profile
 import bench_ranks
 import bench_ring
+import bench_town
 import bench_traffic_training
 import bench_workflow
 import bench_workflow_search
@@ -53,6 +54,7 @@ CONSTANTS: dict[Any, dict[str, Any]] = {
     bench_pixels: {"STEPS": 50, "ROUNDS": 1, "WAYS": {"one process": bench_pixels.WAYS["one process"]}},
     bench_profile: {"ROUNDS": 2},
     bench_ring: {"STEPS": 20, "STEPS_ALONE": 20, "SUMO_STEPS": 100},
+    bench_town: {"SIZE": 2, "VEHICLES": 20, "RATE": 0.5, "BEFORE": 10.0, "SECONDS": 20.0, "ROUNDS": 1},
     bench_workflow: {"EPISODES": 1024, "SCORED": 2},
     bench_workflow_search: {
         "SEEDS": 2,
@@ -109,6 +111,7 @@ CALLS: dict[str, Callable[[Any, Path], None]] = {
     "profile": lambda record, _: bench_profile.test_overhead(8, record),
     "ranks": lambda record, _: bench_ranks.test_two_ranks_beside_one(record),
     "ring": lambda record, folder: bench_ring.test_steps_per_second(folder, record),
+    "town": lambda record, folder: bench_town.test_a_town_beside_sumo(folder, record),
     "traffic_training": lambda record, _: (
         bench_traffic_training.test_training_beside_stable_baselines3_and_rllib(record)
     ),

@@ -67,10 +67,10 @@ def test_path_loss_is_that_of_the_formulas(distance: float, frequency: float) ->
     subchannels=st.integers(1, 3),
     selection=st.sampled_from(["random", "sensing", "agent"]),
     powers=st.sampled_from([23.0, (23.0, 10.0, -20.0)]),
-    connected=st.booleans(),
+    connected=st.sampled_from([False, True, 0.4]),
 )
 def test_every_link_is_what_the_slow_model_says(
-    seed: int, env_id: str, steps: int, antenna: float, connected: bool, powers: Any, **other: Any
+    seed: int, env_id: str, steps: int, antenna: float, connected: bool | float, powers: Any, **other: Any
 ) -> None:
     given_options = other | {"antenna_height": antenna, "tx_power": powers, "connected": connected}
     env = make(env_id, max_agents=6, background=6, comms_options=given_options)
@@ -153,8 +153,8 @@ def test_perfect_observations_have_the_bits_of_before_there_were_links(env_id: s
 
 
 @each_id
-@pytest.mark.parametrize("connected", [True, False])
-def test_what_is_received_at_once_is_what_is_seen(env_id: str, connected: bool) -> None:
+@pytest.mark.parametrize("connected", [True, False, 0.5])
+def test_what_is_received_at_once_is_what_is_seen(env_id: str, connected: bool | float) -> None:
     """With every message delivered, observations have the bits of the perfect ones, and ages of 0."""
     options: dict[str, Any] = {"max_agents": 7, "background": 9, "duration": 20}
     perfect = make(env_id, 4, "perfect", **options)
@@ -432,7 +432,8 @@ def test_pettingzoo_has_the_links_in_its_infos() -> None:
         ({"comms": "range", "comms_options": {"delivery": 1.5}}, ValueError, "delivery: expected 0 to 1"),
         ({"comms": "perfect", "comms_options": {"range": 50}}, ValueError, "no effect with comms='perfect'"),
         ({"comms": "perfect", "age_reward": -1.0}, ValueError, "age_reward: expected 0 with comms='perfect'"),
-        ({"comms_options": {"connected": 1}}, TypeError, "connected: expected True or False"),
+        ({"comms_options": {"connected": "all"}}, TypeError, "connected: expected a number, got 'all'"),
+        ({"comms_options": {"connected": -0.1}}, ValueError, "connected: expected 0 to 1, got -0.1"),
         (
             {"comms_options": {"connected": True}, "background": 100},
             ValueError,

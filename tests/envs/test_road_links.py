@@ -51,6 +51,7 @@ def draw(
     slots=st.integers(1, 6),
     selection=st.sampled_from(["random", "sensing", "agent"]),
     tx_power=st.sampled_from([23.0, (23.0, 10.0, -20.0)]),
+    connected=st.sampled_from([False, False, True, 0.5]),
 )
 def test_every_link_is_what_the_slow_model_says(seed: int, name: str, steps: int, **options: Any) -> None:
     env = make(name, comms_options=options)
@@ -59,7 +60,7 @@ def test_every_link_is_what_the_slow_model_says(seed: int, name: str, steps: int
     for _ in range(steps):
         env.step(draw(env, rng))
     links, cars = env.links(0), env.scene(0).cars()
-    here = np.ones(env.num_agents, np.bool_)
+    here = links["places"].any(axis=1)
     corners = around_a_corner if name == CROSSING else no_building
     sinr, success = slow_model(links, cars, here, LinkOptions(**options), corners)
     np.testing.assert_allclose(links["sinr"], sinr, rtol=0, atol=1e-9)
@@ -104,13 +105,17 @@ def test_buildings_of_a_crossing_weaken_links_and_shadow_them_at_their_own_pace(
     assert np.median(heard[True]) + 8 < np.median(heard[False])
 
 
+@pytest.mark.parametrize("connected", [False, True])
 @each_world
-def test_perfect_is_as_without_and_what_is_received_at_once_is_what_is_seen(name: str) -> None:
+def test_perfect_is_as_without_and_what_is_received_at_once_is_what_is_seen(
+    name: str, connected: bool
+) -> None:
     """With every message delivered, rows have the bits of the perfect ones, and ages of 0; rewards and ends too."""
+    links_of = {"range": 1e5, "connected": connected}
     config = {"controlled_vehicles": WORLDS[name]}
     features = 7 if name == CROSSING else 5
     plain = make_multi(f"fastrl/{name}", 4, config=config)
-    perfect, received = make(name, 4, "perfect"), make(name, 4, "range", comms_options={"range": 1e5})
+    perfect, received = make(name, 4, "perfect"), make(name, 4, "range", comms_options=links_of)
     rng = np.random.default_rng(0)
     (a, _), (b, _), (c, _) = (env.reset(seed=1) for env in (plain, perfect, received))
     for _ in range(25):
@@ -130,6 +135,80 @@ def test_perfect_is_as_without_and_what_is_received_at_once_is_what_is_seen(name
 @each_world
 def test_links_do_not_disturb_the_traffic(name: str) -> None:
     assert_traffic_is_undisturbed(lambda comms: make(name, 3, comms), draw, steps=15)
+
+
+TOWN = "road-v0"
+
+
+def make_town(connected: bool | float, comms: str = "range", **options: Any) -> RoadMultiAgentVectorEnv:
+    """Four agents in the town, among 12 vehicles that come and go, whose rows are in metres."""
+    config = {
+        "duration": 60,
+        "vehicles_count": 12,
+        "observation": {
+            "type": "Kinematics",
+            "features": ["presence", "x", "y"],
+            "vehicles_count": 20,
+            "absolute": True,
+            "normalize": False,
+            "see_behind": True,
+        },
+    }
+    links_of = {"connected": connected, **options} if comms != "perfect" else {}
+    return make(TOWN, 1, comms, config=config, comms_options=links_of, autoreset_mode="disabled")
+
+
+def test_vehicles_that_come_have_the_radios_of_those_that_have_gone() -> None:
+    """With every message delivered agents see what is; with few, nothing that has gone is taken for what has come."""
+    perfect, received, lossy = (
+        make_town(False, "perfect"),
+        make_town(True, range=1e4),
+        make_town(True, delivery=0.2, range=1e4, max_age=3.0),
+    )
+    _, alive = perfect.reset(seed=4)
+    # Of each vehicle the message that was its first.
+    began: dict[int, int] = {}
+    old = message = 0
+    received.reset(seed=4)
+    lossy.reset(seed=4)
+    while alive.any():
+        cars, links = lossy.scene(0).cars(), lossy.links(0)
+        for number, x, y in zip(cars["id"].tolist(), cars["x"], cars["y"], strict=True):
+            # Those that have come since the message have sent none.
+            began.setdefault(number, message + (message > 0))
+            here = np.flatnonzero((links["places"] == (x, y)).all(axis=1))
+            assert len(here) == (began[number] <= message)
+            for age, known in zip(
+                links["age"][:, here].ravel(), links["known"][:, here].ravel(), strict=True
+            ):
+                assert not known or age - 1 <= message - began[number]
+                old += known and age > 1
+        message += 1
+        a, *_ = perfect.step(np.ones((1, 4), np.int64))
+        b, *_ = received.step(np.ones((1, 4), np.int64))
+        *_, alive, _ = lossy.step(np.ones((1, 4), np.int64))
+        rows = b.reshape(1, 4, 20, 4)
+        np.testing.assert_array_equal(rows[..., :-1].reshape(a.shape).view(np.int32), a.view(np.int32))
+        assert not rows[..., -1].any()
+    assert len(began) > 20 and old > 100
+
+
+def test_radios_of_the_traffic_load_the_channel() -> None:
+    busy, senders = [], []
+    for connected in (False, 0.5, True):
+        env = make(
+            "merge-generic-v0",
+            16,
+            comms_options={"connected": connected, "slots": 5, "busy_threshold": -110.0},
+        )
+        env.reset(seed=0)
+        *_, info = env.step(np.ones((16, 6), np.int64))
+        busy.append(np.nanmean(info["comms"]["channel_busy_ratio"]))
+        senders.append(np.mean([env.links(i)["places"].any(axis=1).sum() for i in range(16)]))
+    agents, others = senders[0], senders[2] - senders[0]
+    assert agents == 6 and others >= 3
+    assert abs(senders[1] - agents - 0.5 * others) < 0.2 * others
+    assert busy[0] < busy[1] < busy[2]
 
 
 def test_agents_know_what_they_have_received() -> None:
@@ -257,11 +336,11 @@ def test_agents_choose_resources_and_powers(continuous: bool) -> None:
         env.step(bad)
 
 
-@pytest.mark.parametrize("name", [CROSSING, "roundabout-v0"])
+@pytest.mark.parametrize("name", [CROSSING, "roundabout-v0", TOWN])
 def test_seeds_fix_links_and_states_restore_them(name: str) -> None:
     options: dict[str, Any] = {
         "age_reward": -0.1,
-        "comms_options": {"selection": "sensing", "surroundings": "urban"},
+        "comms_options": {"selection": "sensing", "surroundings": "urban", "connected": 0.7},
     }
 
     def play(env: RoadMultiAgentVectorEnv, seed: int) -> list[Any]:
@@ -358,7 +437,7 @@ def test_success_and_collisions_are_counted(name: str) -> None:
     [
         ({"comms": "perfct"}, "did you mean perfect?"),
         ({"comms_options": {"slot": 3}}, "there is no 'slot'; did you mean slots?"),
-        ({"comms_options": {"connected": True}}, "connected: expected False on road networks"),
+        ({"comms_options": {"connected": 1.5}}, "connected: expected 0 to 1, got 1.5"),
         ({"comms": "perfect", "age_reward": -1.0}, "age_reward: expected 0 with comms='perfect'"),
         ({"delivery_reward": float("inf")}, "delivery_reward: expected a number from -1e6 to 1e6"),
         (

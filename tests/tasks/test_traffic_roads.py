@@ -193,11 +193,8 @@ def test_a_config_that_is_none_is_refused() -> None:
             f"--env {CROSSING}: comms: expected 'perfect', 'range' or '37885', got 'rang'; did you mean range?",
         ),
         (
-            [CROSSING, "--env-options", "comms=range", 'comms_options={"connected": true}'],
-            (
-                f"--env {CROSSING}: connected: expected False on road networks, where vehicles of the traffic have no"
-                " radios"
-            ),
+            [CROSSING, "--env-options", "comms=range", 'comms_options={"connected": 2}'],
+            f"--env {CROSSING}: connected: expected 0 to 1, got 2",
         ),
         (
             [CROSSING, "--preset=performance"],

@@ -39,7 +39,8 @@ class LinkOptions:
         range: m within which a message is meant to arrive: statistics and rewards count these links; with
             `comms="range"` nothing arrives beyond.
         delivery: probability that a message arrives within the range, with `comms="range"` only.
-        connected: vehicles of the background have radios too; else agents see them as they are.
+        connected: share of the vehicles of the background that have radios too, True for all; agents see the others as
+            they are.
         max_age: s after which a received state is forgotten.
         surroundings: "highway" or "urban": path loss with a line of sight, and decorrelation distance.
         blockage: what makes vehicles block a path: "vehicles" that stand in between, "probability" of the report at
@@ -65,7 +66,7 @@ class LinkOptions:
 
     range: float = 150.0
     delivery: float = 1.0
-    connected: bool = False
+    connected: bool | float = False
     max_age: float = 5.0
     surroundings: Surroundings = "highway"
     blockage: Blockage = "vehicles"
@@ -90,6 +91,12 @@ class LinkOptions:
         for name, known in _CHOICES.items():
             _one_of(name, getattr(self, name), known)
         self.powers()
+        self.share()
+
+    def share(self) -> float:
+        """The share of the vehicles of the background that have radios."""
+        whole = isinstance(self.connected, bool | np.bool_)
+        return float(self.connected) if whole else as_number("connected", self.connected)
 
     def powers(self) -> list[float]:
         """The powers that an agent has to choose from, dBm."""
@@ -99,7 +106,7 @@ class LinkOptions:
     def native(self, comms: str) -> dict[str, Any]:
         """The options in the form that the compiled module takes."""
         options: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        return options | {"channel": comms, "tx_power": self.powers()}
+        return options | {"channel": comms, "tx_power": self.powers(), "connected": self.share()}
 
 
 def link_options(comms: object, options: Mapping[str, Any] | None) -> dict[str, Any] | None:

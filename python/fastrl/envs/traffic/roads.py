@@ -368,11 +368,13 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
 
     Links (`comms`, `docs/links.md`): with "perfect" agents see all others as they are. With "range" or "37885" every
     agent's vehicle broadcasts its state at the end of each step, at resets too, as long as it is on the road, and an
-    agent knows of another the last state that it received; vehicles of the traffic have no radios, and are seen as
-    they are. Observations are tables then (Kinematics), which `order` sorts by the places that are known:
+    agent knows of another the last state that it received. A share `connected` of the vehicles of the traffic has
+    radios too, 256 at most with those of the agents, and what they send is heard as what agents send. Vehicles without
+    a radio are seen as they are. Observations are tables then (Kinematics), which `order` sorts by the places that are
+    known:
 
     - each row ends with one more number, the age of its state in `max_age` (0: of this moment, the agent's own, a
-      vehicle of the traffic, an obstacle); of vehicles that are not known of there is no row;
+      vehicle without a radio, an obstacle); of vehicles that are not known of there is no row;
     - of the features of a received state `cos_d` and `sin_d` are 0, and those of a lane are of the lane nearest to its
       place;
     - a discrete action is manoeuvre + manoeuvres x (resource + resources x power), as far as there is a choice;
@@ -393,7 +395,7 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
         num_envs: K.
         id, config, num_threads: as in `RoadVectorEnv`.
         comms: how agents know of one another: "perfect", "range" (by distance) or "37885" (by 3GPP TR 37.885).
-        comms_options: fields of `fastrl.envs.traffic.links.LinkOptions`; `connected` is False.
+        comms_options: fields of `fastrl.envs.traffic.links.LinkOptions`.
         age_reward, delivery_reward: weights of the links in an agent's reward; 0 with `comms="perfect"`.
         task: as in `RoadVectorEnv`.
         autoreset_mode: Gymnasium's enum or the name of a mode.

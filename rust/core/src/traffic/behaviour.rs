@@ -109,11 +109,11 @@ impl<M: RoadMap> Traffic<M> {
         }
     }
 
-    /// Gap that `ego` wants to its neighbour in front, in the model of a driver like `by` (`desired_gap`), metres.
-    fn desired_gap(&self, by: Driver, ego: usize, front: &Motion) -> f64 {
+    /// Gap that `ego` wants to a neighbour in front of that velocity, in the model of a driver like `by` (`desired_gap`), metres.
+    fn desired_gap(&self, by: Driver, ego: usize, front: [f64; 2]) -> f64 {
         let v = &self.vehicles;
         let [vx, vy] = v.velocity(ego);
-        let closing = (vx - front.velocity[0]) * v.cos[ego] + (vy - front.velocity[1]) * v.sin[ego];
+        let closing = (vx - front[0]) * v.cos[ego] + (vy - front[1]) * v.sin[ego];
         self.model.wanted_gap(v.speed[ego], by.time_gap(), closing, M::EXACT)
     }
 
@@ -143,9 +143,12 @@ impl<M: RoadMap> Traffic<M> {
         let Some(front) = front else { return 0.0 };
         let v = &self.vehicles;
         let (lane, ahead) = (v.lane[ego], M::gap(self, ego, front));
-        let front = self.motion(front, lane);
-        let gap = ahead.unwrap_or_else(|| front.s - self.road.lane(lane).local(v.x[ego], v.y[ego]).0);
-        self.model.repulsion(self.desired_gap(Driver::Idm, ego, &front), gap)
+        let gap = ahead.unwrap_or_else(|| self.motion(front, lane).s - self.local_on(ego, lane).0);
+        let velocity = match front {
+            Neighbour::Vehicle(j) => v.velocity(j),
+            Neighbour::Obstacle(_) => [0.0; 2],
+        };
+        self.model.repulsion(self.desired_gap(Driver::Idm, ego, velocity), gap)
     }
 
     /// `LinearVehicle.acceleration`.
@@ -259,7 +262,7 @@ impl<M: RoadMap> Traffic<M> {
             }
             let other = self.motion(Neighbour::Vehicle(j), lane);
             let gap = other.s - s;
-            0.0 < gap && gap < self.desired_gap(v.driver[i], i, &other)
+            0.0 < gap && gap < self.desired_gap(v.driver[i], i, other.velocity)
         })
     }
 

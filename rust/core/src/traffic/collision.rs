@@ -4,10 +4,10 @@
 //! separating axis test on turned rectangles, which also looks ahead by one frame. See S. Gottschalk, M. Lin,
 //! D. Manocha, "OBBTree", SIGGRAPH (1996).
 
-use super::Traffic;
 use super::map::RoadMap;
 use super::obstacle::{Landmark, Obstacle};
 use super::vehicles::{LENGTH, WIDTH};
+use super::{Scratch, Traffic};
 
 /// A turned rectangle, and how far it moves in the next frame.
 struct Body {
@@ -106,6 +106,9 @@ fn diagonal(length: f64, width: f64) -> f64 {
     (length * length + width * width).sqrt()
 }
 
+/// Vehicles on a network beyond which they are searched strip by strip.
+const MANY: usize = 48;
+
 /// Distance from the centre of what lies on the road within which a vehicle at rest may touch it.
 fn reach(o: &Obstacle) -> f64 {
     (diagonal(LENGTH, WIDTH) + diagonal(o.length, o.width)) / 2.0
@@ -173,31 +176,35 @@ impl<M: RoadMap> Traffic<M> {
     /// Lists the pairs that are near enough to collide, in highway-env's order.
     fn find_pairs(&mut self, dt: f64) {
         let Self { road, vehicles: v, scratch, .. } = self;
-        scratch.order.sort(v);
-        let pairs = &mut scratch.pairs;
+        let Scratch { order, strips, pairs, .. } = scratch;
         pairs.clear();
         let diagonal = diagonal(LENGTH, WIDTH);
         let farthest = diagonal + v.speed.iter().fold(0.0, |a, &b| if b > a { b } else { a }) * dt;
-        let by_rank = scratch.order.by_rank();
-        for (rank, &a) in by_rank.iter().enumerate() {
-            for &b in &by_rank[rank + 1..] {
-                let (i, j) = (a.min(b) as usize, a.max(b) as usize);
-                let dx = v.x[i] - v.x[j];
-                if dx.abs() > farthest {
-                    break;
-                }
-                if !v.checks_collisions[i] && !v.checks_collisions[j] {
-                    continue;
-                }
-                let dy = v.y[i] - v.y[j];
-                let ([vx, vy], [wx, wy]) = (v.velocity(i), v.velocity(j));
-                let approach = [(vx - wx) * dt, (vy - wy) * dt];
-                let (own, other) = ([v.cos[i], v.sin[i]], [v.cos[j], v.sin[j]]);
-                if (dx * dx + dy * dy).sqrt() <= diagonal + v.speed[i] * dt
-                    && !apart([dx, dy], approach, own, other, HALF, HALF)
-                {
-                    pairs.push((i as u32, j as u32));
-                }
+        let mut add = |a: u32, b: u32| {
+            let (i, j) = (a.min(b) as usize, a.max(b) as usize);
+            let (dx, dy) = (v.x[i] - v.x[j], v.y[i] - v.y[j]);
+            if dy.abs() > farthest || !v.checks_collisions[i] && !v.checks_collisions[j] {
+                return;
+            }
+            let ([vx, vy], [wx, wy]) = (v.velocity(i), v.velocity(j));
+            let approach = [(vx - wx) * dt, (vy - wy) * dt];
+            let (own, other) = ([v.cos[i], v.sin[i]], [v.cos[j], v.sin[j]]);
+            if (dx * dx + dy * dy).sqrt() <= diagonal + v.speed[i] * dt
+                && !apart([dx, dy], approach, own, other, HALF, HALF)
+            {
+                pairs.push((i as u32, j as u32));
+            }
+        };
+        if M::EXACT && v.len() > MANY {
+            strips.sort(v, farthest);
+            strips.visit_pairs(farthest, add);
+        } else {
+            order.sort(v);
+            let by_rank = order.by_rank();
+            for (rank, &a) in by_rank.iter().enumerate() {
+                let rest = &by_rank[rank + 1..];
+                let near = rest.iter().take_while(|&&b| (v.x[a as usize] - v.x[b as usize]).abs() <= farthest);
+                near.for_each(|&b| add(a, b));
             }
         }
         for (j, o) in road.obstacles().iter().enumerate() {

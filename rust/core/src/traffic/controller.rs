@@ -155,7 +155,7 @@ impl<M: RoadMap> Traffic<M> {
     fn hold_lane(&self, i: usize) -> f64 {
         let v = &self.vehicles;
         let lane = self.road.lane(v.target_lane[i]);
-        let (along, lateral) = lane.local(v.x[i], v.y[i]);
+        let (along, lateral) = self.local_on(i, v.target_lane[i]);
         let ahead = lane.heading_at(along + v.speed[i] * PURSUIT);
         if v.driver[i].is_linear() {
             let steering = linear_steering(v.gains[i].steering, lateral, ahead - v.heading[i], v.speed[i]);

@@ -187,7 +187,13 @@ impl<S: Shape> Lane<S> {
     /// Returns whether a vehicle there is so near the end that it looks for the next lane.
     #[inline]
     pub fn is_behind(&self, x: f64, y: f64) -> bool {
-        self.local(x, y).0 > self.length() - OVERHANG / 2.0
+        self.ends_near(self.local(x, y).0)
+    }
+
+    /// The same by the place along it, metres.
+    #[inline]
+    pub fn ends_near(&self, along: f64) -> bool {
+        along > self.length() - OVERHANG / 2.0
     }
 
     /// Distance of a position from the lane: to its side plus past its ends, metres.

@@ -28,6 +28,7 @@ pub mod ring;
 pub mod road;
 pub mod roads;
 pub mod scene;
+mod strips;
 pub mod v2x;
 pub mod vehicles;
 
@@ -85,8 +86,15 @@ struct Scratch {
     turn: Vec<f64>,
     /// Slip of the steering that holds the lane, see [`Vehicles::slip`].
     slip: Vec<f64>,
-    /// Places on lanes, in the order of the lanes, where these are linked one by one.
+    /// Places of the vehicles on their lanes, along and to the side, metres, where lanes are linked one by one and while
+    /// all decide; else empty.
+    own: Vec<(f64, f64)>,
+    /// Places on lanes, in the order of the lanes, where these are linked one by one, where those of each lane begin, and
+    /// the same in the order of the vehicles.
     places: Vec<Placed>,
+    lane_starts: Vec<u32>,
+    listed: Vec<Placed>,
+    strips: strips::Strips,
     /// Pairs that may collide; obstacles have indices from the number of vehicles on.
     pairs: Vec<(u32, u32)>,
 }
@@ -144,6 +152,16 @@ impl<M: RoadMap> Traffic<M> {
         (x * last as f64).round_ties_even().clamp(0.0, last as f64) as usize
     }
 
+    /// The place of vehicle `i` on a lane, along and to the side, metres.
+    #[inline]
+    fn local_on(&self, i: usize, lane: usize) -> (f64, f64) {
+        let v = &self.vehicles;
+        match self.scratch.own.get(i) {
+            Some(&at) if lane == v.lane[i] => at,
+            _ => self.road.lane(lane).local(v.x[i], v.y[i]),
+        }
+    }
+
     /// All that lies on the road, in highway-env's order.
     fn objects(&self) -> impl Iterator<Item = &Obstacle> {
         self.landmarks.iter().map(|landmark| &landmark.body).chain(self.road.obstacles())
@@ -163,6 +181,7 @@ impl<M: RoadMap> Traffic<M> {
 
     /// The second half of a frame: all move, collisions are found.
     fn move_on(&mut self, dt: f64) {
+        self.scratch.own.clear();
         self.advance(dt);
         self.collide(dt);
     }

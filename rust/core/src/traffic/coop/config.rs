@@ -190,8 +190,7 @@ impl Config {
     pub fn stations(&self, difficulty: Difficulty) -> usize {
         match &self.comms {
             None => 0,
-            Some(comms) if comms.connected => difficulty.vehicles(self),
-            Some(_) => difficulty.agents,
+            Some(comms) => difficulty.agents + (comms.connected * difficulty.background(self) as f64 + 0.5) as usize,
         }
     }
 

@@ -1,5 +1,5 @@
 //! Radio links of the vehicles of a cooperative environment: agents' vehicles are the first stations, in the order of
-//! their rows, and with [`Config::connected`](links::config::Config::connected) those of the background follow.
+//! their rows, and the share [`Config::connected`](links::config::Config::connected) of the background follows.
 
 use super::config::{Config, Difficulty, MAX_AGENTS, MAX_DENSITY};
 use crate::env::ensure;
@@ -26,7 +26,7 @@ pub(super) fn exchange(
         let Some(station) = stations.get_mut(number as usize) else { break };
         let acts = drivers.get(number as usize).is_some_and(Option::is_some);
         let listens = acts || (senses && number as usize >= links.agents());
-        *station = Station { message: Message::of(vehicles, i), sends: true, listens };
+        *station = Station { message: Message::of(vehicles, i), sends: true, listens, begins: false };
     }
     let choices = &choices[..choices.len().min(links.agents())];
     links.exchange(comms, &stations, choices, Bodies::of(vehicles), period, |_, _| false);
@@ -43,7 +43,7 @@ pub(super) fn check(
         (Some(comms), Some(links)) => {
             let stations = links.stations();
             let most = Difficulty { agents: agents.max(1), density: MAX_DENSITY };
-            let fits = if comms.connected { stations <= config.stations(most) } else { stations == agents };
+            let fits = if comms.connected > 0.0 { stations <= config.stations(most) } else { stations == agents };
             ensure(fits && agents <= MAX_AGENTS && agents <= stations, "the links are not those of the vehicles")?;
             links.check(comms, agents, stations)?;
             ensure(drivers[agents..].iter().all(Option::is_none), "an agent has no radio")

@@ -57,8 +57,8 @@ pub struct Config {
     pub range: f64,
     /// Probability that a message within the range arrives, with [`Channel::Range`].
     pub delivery: f64,
-    /// True if the vehicles of the background have radios too.
-    pub connected: bool,
+    /// Share of the vehicles of the background that have radios too.
+    pub connected: f64,
     /// Seconds after which a received state is forgotten.
     pub max_age: f64,
     pub surroundings: Surroundings,
@@ -87,7 +87,7 @@ impl Config {
             channel,
             range: 150.0,
             delivery: 1.0,
-            connected: false,
+            connected: 0.0,
             max_age: 5.0,
             surroundings: Surroundings::Highway,
             blockage: Blockage::Vehicles,
@@ -116,6 +116,7 @@ impl Config {
         };
         number("range", self.range, 1.0, 1e5)?;
         number("delivery", self.delivery, 0.0, 1.0)?;
+        number("connected", self.connected, 0.0, 1.0)?;
         number("max_age", self.max_age, 0.01, 1e6)?;
         number("antenna_height", self.antenna_height, 0.1, 100.0)?;
         number("vehicle_height", self.vehicle_height, 0.1, 100.0)?;

@@ -19,6 +19,8 @@ pub enum Purpose {
     Keeping,
     /// Decision to keep a resource.
     Decision,
+    /// Whether a vehicle has a radio.
+    Radio,
 }
 
 /// The random numbers of an episode. Equal keys and arguments give equal numbers, in whatever order they are drawn.

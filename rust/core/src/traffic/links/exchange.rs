@@ -18,10 +18,6 @@ use crate::memory::arrays;
 use crate::traffic::math::{exp2, vectorized};
 use crate::traffic::vehicles::{LENGTH, Vehicles, WIDTH};
 
-/// dBm that observed powers are measured from, and dB that they are measured in.
-const QUIET: f64 = -80.0;
-const LOUD: f64 = 40.0;
-
 /// A vehicle with a radio.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Station {
@@ -31,6 +27,8 @@ pub struct Station {
     pub sends: bool,
     /// False if nobody listens there. Only the first stations, those of agents, keep what they hear.
     pub listens: bool,
+    /// True if it is another vehicle's than at the last message.
+    pub begins: bool,
 }
 
 /// All vehicles on the road, which may block the path between two others.
@@ -244,6 +242,20 @@ impl LinkState {
         self.total = Account::default();
     }
 
+    /// Returns whether a vehicle of the traffic, by its number in this episode, is one of the share that have radios.
+    pub fn equips(&self, number: u32, share: f64) -> bool {
+        Draws::new(self.seed, self.episode, 0).unit(Purpose::Radio, number as usize) < share
+    }
+
+    /// Forgets all that was known of a station and at it, which is another vehicle's from now on.
+    fn begin(&mut self, config: &Config, station: usize) {
+        self.table.forget(station);
+        self.powers[station] = config.powers[0];
+        self.counters[station] = None;
+        let resources = self.sensed.len() / self.stations();
+        self.sensed[station * resources..(station + 1) * resources].fill(0.0);
+    }
+
     /// The knowledge of agent `receiver` about each station.
     pub fn table(&self) -> &Table {
         &self.table
@@ -267,15 +279,6 @@ impl LinkState {
     pub fn sensed(&self, config: &Config, receiver: usize) -> &[f64] {
         let n = config.resources();
         &self.sensed[receiver * n..(receiver + 1) * n]
-    }
-
-    /// Writes the power that an agent sensed in each resource, from [`QUIET`] in [`LOUD`], clipped to [-1, 1].
-    pub fn write_sensed(&self, config: &Config, receiver: usize, out: &mut [f32]) {
-        for (slot, &power) in out.iter_mut().zip(self.sensed(config, receiver)) {
-            // Unknown is as bad as loud: the agent itself sent in that slot.
-            let share = if power.is_nan() { 1.0 } else { (decibels(power) - QUIET) / LOUD };
-            *slot = share.clamp(-1.0, 1.0) as f32;
-        }
     }
 
     /// The resource that each station sent its last message in.
@@ -323,6 +326,7 @@ impl LinkState {
         debug_assert_eq!(stations.len(), self.stations());
         let draws = Draws::new(self.seed, self.episode, self.messages);
         self.last.fill(Account::default());
+        (0..stations.len()).filter(|&i| stations[i].begins).for_each(|i| self.begin(config, i));
         let most = (config.max_age / period).clamp(0.0, 1e9) as u32;
         for receiver in (0..self.agents).filter(|&receiver| stations[receiver].listens) {
             self.table.grow_older(receiver, most.saturating_add(1));
@@ -399,6 +403,9 @@ impl LinkState {
         let first = self.messages == 0;
         kept.clear();
         kept.extend(stations.iter().zip(&self.places).map(|(station, place)| {
+            if station.begins {
+                return [0.0; 2];
+            }
             let (dx, dy) = (station.message.x - place[0], station.message.y - place[1]);
             let way = (dx * dx + dy * dy).sqrt();
             [sight, Condition::Nlos].map(|condition| exp2(-LOG2_E * way / condition.decorrelation()))

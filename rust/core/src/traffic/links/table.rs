@@ -56,6 +56,12 @@ impl Table {
         &self.entries[receiver * self.senders..(receiver + 1) * self.senders]
     }
 
+    /// Forgets the messages of a sender.
+    pub(super) fn forget(&mut self, sender: usize) {
+        let own = self.entries.iter_mut().skip(sender).step_by(self.senders.max(1));
+        own.for_each(|entry| *entry = Entry { age: 1, ..Entry::default() });
+    }
+
     /// Lets what a receiver knows grow older by a period; what is older than `most` periods is forgotten.
     pub(super) fn grow_older(&mut self, receiver: usize, most: u32) {
         for entry in &mut self.entries[receiver * self.senders..(receiver + 1) * self.senders] {

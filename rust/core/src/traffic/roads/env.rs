@@ -88,6 +88,8 @@ pub struct Episode {
     pub(super) seen: Vec<f32>,
     /// With [`Config::comms`] only.
     pub links: Option<LinkState>,
+    /// The number of the vehicle of each station after those of agents.
+    pub(super) radios: Vec<u32>,
     /// Difficulty of this episode and of coming ones; `None`: as configured.
     difficulty: Option<Difficulty>,
     next_difficulty: Option<Difficulty>,
@@ -125,6 +127,7 @@ impl RoadEnv {
             orders: vec![Vec::new(); config.agents],
             seen: Vec::new(),
             links: config.comms.is_some().then(|| LinkState::new(0)),
+            radios: Vec::new(),
             difficulty: None,
             next_difficulty: None,
             steps: 0,
@@ -274,10 +277,10 @@ impl RoadEnv {
 
     /// Lets all vehicles with a radio send their states.
     fn exchange(&mut self, choices: &[Option<Choice>]) {
-        let Episode { world, alive, links, .. } = &mut self.episode;
+        let Episode { world, alive, links, radios, .. } = &mut self.episode;
         if let (Some(links), Some(comms)) = (links, &self.config.comms) {
             let between = |a, b| self.scenario.has_building_between(a, b);
-            comms.exchange(links, world, alive, choices, between);
+            comms.exchange(links, radios, world, alive, choices, between);
         }
     }
 
@@ -385,7 +388,7 @@ impl Env for RoadEnv {
         self.place(|scenario, place| scenario.populate(place));
         (self.episode.steps, self.episode.account) = (0, Account::new(agents));
         if let (Some(links), Some(comms)) = (&mut self.episode.links, &self.config.comms) {
-            links.reset(&comms.links, agents, agents);
+            comms.reset(links, &mut self.episode.radios, &*self.scenario, agents);
         }
         self.exchange(&[]);
         self.learn_space();
@@ -513,10 +516,11 @@ impl Env for RoadEnv {
             && state.finished < 1 << 62;
         ensure(counted, "the counters of the episode are impossible")?;
         match (&config.comms, &state.links) {
-            (None, None) => {}
+            (None, None) => ensure(state.radios.is_empty(), "there are radios without messages")?,
             (Some(comms), Some(links)) => {
-                let agents = if began { present } else { 0 };
-                links.check(&comms.links, agents, agents)?;
+                let (agents, others) = if began { (present, comms.others(&*scenario, present)) } else { (0, 0) };
+                ensure(state.radios.len() == others, "the radios are more or fewer")?;
+                links.check(&comms.links, agents, agents + others)?;
             }
             _ => return Err("there are links without messages, or messages without links".into()),
         }
@@ -536,7 +540,7 @@ impl Env for RoadEnv {
         let routes = self.config.scenario.vehicles() * 256;
         let landmarks = self.config.scenario.landmarks() * size_of::<Landmark>();
         let agents = self.config.agents;
-        let links = self.config.comms.as_ref().map_or(0, |comms| LinkState::memory(&comms.links, agents, agents));
+        let links = self.config.comms.as_ref().map_or(0, |comms| comms.memory(&*self.config.scenario, agents));
         let traffic = &self.episode.world.traffic;
         let own = traffic.memory(self.config.scenario.vehicles()).saturating_add(2 * traffic.road.memory());
         own.saturating_add(arrays(9, orders + routes + landmarks)).saturating_add(links)
@@ -588,7 +592,7 @@ impl Endable for RoadEnv {
 
 impl Scenic for RoadEnv {
     fn scene(&self) -> Scene {
-        let Episode { world, time, links, .. } = &self.episode;
+        let Episode { world, time, links, radios, .. } = &self.episode;
         let camera =
             if self.config.agents > 1 { Camera::Agents } else { Camera::Follow(world.vehicle_of(0).unwrap_or(0)) };
         let fastest = self.config.target_speeds.iter().copied().fold(0.0, f64::max).max(10.0);
@@ -598,10 +602,7 @@ impl Scenic for RoadEnv {
         });
         scene.obstacles.extend(world.traffic.road.red_lights(world.clock(1.0 / self.config.simulation_frequency), &[]));
         match (&self.config.comms, links) {
-            (Some(comms), Some(links)) => {
-                let number = |agent: usize| world.numbers()[world.agents()[agent]];
-                Scene { links: links.drawn(&comms.links, comms.period, number), ..scene }
-            }
+            (Some(comms), Some(links)) => Scene { links: comms.drawn(links, radios, world), ..scene },
             _ => scene,
         }
     }

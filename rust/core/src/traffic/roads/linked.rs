@@ -8,7 +8,7 @@ use super::Network;
 use super::network::Section;
 use crate::traffic::map::{NO_NEIGHBOUR, Neighbour};
 use crate::traffic::vehicles::{LENGTH, Step, Vehicles};
-use crate::traffic::{Placed, Traffic};
+use crate::traffic::{Placed, Scratch, Traffic};
 
 /// Others are seen this far ahead and behind along the way, metres.
 const AHEAD: f64 = 100.0;
@@ -148,44 +148,68 @@ impl Network {
 impl Traffic<Network> {
     /// Lists where the vehicles are, from lane to lane and along each lane; those that change lanes are on both.
     pub(super) fn list_places(&mut self) {
-        let (road, v, places) = (&self.road, &self.vehicles, &mut self.scratch.places);
-        places.clear();
+        let mut listed = std::mem::take(&mut self.scratch.listed);
+        let (road, v) = (&self.road, &self.vehicles);
+        listed.clear();
         for i in 0..v.len() {
             let (lane, target) = (v.lane[i], v.target_lane[i]);
-            let mut add = |lane: usize| {
-                let along = road.lane(lane).local(v.x[i], v.y[i]).0;
-                places.push(Placed { lane: lane as u32, vehicle: i as u32, along });
-            };
-            add(lane);
+            let place = |lane: usize| Placed { lane: lane as u32, vehicle: i as u32, along: self.local_on(i, lane).0 };
+            listed.push(place(lane));
             if target != lane && road.section_of(target) == road.section_of(lane) {
-                add(target);
+                listed.push(place(target));
             }
         }
-        places.sort_unstable_by(|a, b| {
-            a.lane.cmp(&b.lane).then(a.along.total_cmp(&b.along)).then(a.vehicle.cmp(&b.vehicle))
-        });
+        let Scratch { places, lane_starts: starts, .. } = &mut self.scratch;
+        starts.clear();
+        starts.resize(road.lanes().len() + 1, 0);
+        listed.iter().for_each(|place| starts[place.lane as usize] += 1);
+        let mut end = 0;
+        for start in &mut *starts {
+            end += *start;
+            *start = end;
+        }
+        places.clear();
+        places.extend_from_slice(&listed);
+        // From the end of each lane, whose start it is when all are there.
+        for place in listed.iter().rev() {
+            let at = &mut starts[place.lane as usize];
+            *at -= 1;
+            places[*at as usize] = *place;
+        }
+        for ends in starts.windows(2).filter(|ends| ends[1] - ends[0] > 1) {
+            places[ends[0] as usize..ends[1] as usize].sort_by(|a, b| a.along.total_cmp(&b.along));
+        }
+        self.scratch.listed = listed;
+    }
+
+    /// The places on a lane.
+    #[inline]
+    fn places_on(&self, lane: usize) -> &[Placed] {
+        let Scratch { places, lane_starts, .. } = &self.scratch;
+        match lane_starts.get(lane..lane + 2) {
+            Some(ends) => &places[ends[0] as usize..ends[1] as usize],
+            None => &[],
+        }
     }
 
     /// The first vehicle on a lane from `s` on that is not vehicle `i`, and its place.
+    #[inline]
     pub(super) fn first_after(&self, lane: usize, s: f64, i: usize) -> Option<(usize, f64)> {
-        let places = &self.scratch.places;
-        let start = places.partition_point(|p| (p.lane as usize) < lane || p.lane as usize == lane && p.along < s);
-        let rest = places[start..].iter().take_while(|p| p.lane as usize == lane);
-        rest.map(|p| (p.vehicle as usize, p.along)).find(|&(j, _)| j != i)
+        let places = self.places_on(lane).iter().skip_while(|p| p.along < s);
+        places.map(|p| (p.vehicle as usize, p.along)).find(|&(j, _)| j != i)
     }
 
     /// The last one before `s`.
     fn last_before(&self, lane: usize, s: f64, i: usize) -> Option<(usize, f64)> {
-        let places = &self.scratch.places;
-        let end = places.partition_point(|p| (p.lane as usize) < lane || p.lane as usize == lane && p.along < s);
-        let rest = places[..end].iter().rev().take_while(|p| p.lane as usize == lane);
-        rest.map(|p| (p.vehicle as usize, p.along)).find(|&(j, _)| j != i)
+        let places = self.places_on(lane);
+        let before = places[..places.partition_point(|p| p.along < s)].iter().rev();
+        before.map(|p| (p.vehicle as usize, p.along)).find(|&(j, _)| j != i)
     }
 
     /// The next one in front of vehicle `i`, were it on `lane`, along its way, and the gap, centre to centre, metres.
     pub(super) fn next_ahead(&self, i: usize, lane: usize) -> Option<(usize, f64)> {
         let (road, v) = (&self.road, &self.vehicles);
-        let s = road.lane(lane).local(v.x[i], v.y[i]).0;
+        let s = self.local_on(i, lane).0;
         if let Some((j, at)) = self.first_after(lane, s, i) {
             return Some((j, at - s));
         }
@@ -215,8 +239,8 @@ impl Traffic<Network> {
 
     /// The next one behind vehicle `i`, were it on `lane`.
     pub(super) fn next_behind(&self, i: usize, lane: usize) -> Option<usize> {
-        let (road, v) = (&self.road, &self.vehicles);
-        let s = road.lane(lane).local(v.x[i], v.y[i]).0;
+        let road = &self.road;
+        let s = self.local_on(i, lane).0;
         if let Some((j, _)) = self.last_before(lane, s, i) {
             return Some(j);
         }
@@ -234,7 +258,9 @@ impl Traffic<Network> {
 
     /// Finds the next one in front of every vehicle of the traffic.
     pub(super) fn find_linked_fronts(&mut self) {
-        self.list_places();
+        if self.scratch.own.is_empty() {
+            self.list_places();
+        }
         for i in 0..self.vehicles.len() {
             let v = &self.vehicles;
             let found = if v.driver[i].is_traffic() { self.next_ahead(i, v.lane[i]) } else { None };
@@ -252,11 +278,13 @@ impl Traffic<Network> {
         self.next_ahead(i, self.vehicles.lane[i]).filter(|&(found, _)| found == j).map(|(_, gap)| gap)
     }
 
-    /// Returns whether the target lane of vehicle `i` does not lead on along its route.
+    /// Returns whether the target lane of vehicle `i` does not lead on along its route, and one beside it does.
     pub(super) fn is_astray(&self, i: usize) -> bool {
-        let (road, v) = (&self.road, &self.vehicles);
-        let planned = road.lane_for_route(v.target_lane[i], &v.route[i]);
-        planned.is_some_and(|number| number as usize != road.number(v.target_lane[i]))
+        let (road, lane, route) = (&self.road, self.vehicles.target_lane[i], &self.vehicles.route[i]);
+        let section = road.section_of(lane);
+        let Some(next) = route.get(1).filter(|_| route[0].section as usize == section) else { return false };
+        let leads = |lane: usize| road.link_to(lane, next.section as usize).is_some();
+        !leads(lane) && road.sections()[section].lanes.clone().any(leads)
     }
 
     /// Takes the steps off the route of a vehicle that has no target lane when it has driven them. One who comes to a

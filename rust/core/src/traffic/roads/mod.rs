@@ -93,9 +93,9 @@ impl RoadMap for Network {
     }
 
     fn follow_road(traffic: &mut Traffic<Self>, i: usize) {
-        let Traffic { road, vehicles: v, .. } = traffic;
-        let lane = v.target_lane[i];
-        if road.lane(lane).is_behind(v.x[i], v.y[i]) {
+        let lane = traffic.vehicles.target_lane[i];
+        if traffic.road.lane(lane).ends_near(traffic.local_on(i, lane).0) {
+            let Traffic { road, vehicles: v, .. } = traffic;
             v.target_lane[i] = if road.is_linked() {
                 road.next_linked(lane, &mut v.route[i])
             } else {

@@ -299,11 +299,17 @@ impl Network {
     /// The longitudinal place of what is on a lane as its neighbours see it; None off the lane.
     #[inline]
     pub(super) fn along(&self, lane: usize, x: f64, y: f64) -> Option<f64> {
+        self.along_within(lane, x, y, MARGIN)
+    }
+
+    /// The same with another margin to the side, at most [`MARGIN`] metres.
+    #[inline]
+    pub(super) fn along_within(&self, lane: usize, x: f64, y: f64, margin: f64) -> Option<f64> {
         let cover = &self.covers[lane];
         if cover.squared(x, y) > cover.reach {
             return None;
         }
-        self.lanes[lane].along(x, y, MARGIN)
+        self.lanes[lane].along(x, y, margin)
     }
 
     /// The closest lane, if that lane is at most `bound` away in place and heading.

@@ -32,13 +32,13 @@ impl RoadEnv {
     }
 
     pub(super) fn write(&self, obs: &mut [f32]) {
-        let Episode { world, orders, alive, links, .. } = &self.episode;
+        let Episode { world, orders, alive, links, radios, .. } = &self.episode;
         let mut heard = Vec::new();
         for (agent, out) in obs.chunks_exact_mut(self.config.obs_len()).enumerate() {
             let (out, sensed) = out.split_at_mut(self.config.observation.len());
             if let (true, Some(comms), Some(links)) = (alive[agent], &self.config.comms, links) {
                 heard.clear();
-                heard.extend(comms.heard(links, world, agent));
+                heard.extend(comms.heard(links, radios, world, agent));
                 if !sensed.is_empty() {
                     links.write_sensed(&comms.links, agent, sensed);
                 }

@@ -75,7 +75,7 @@ impl Traffic<Network> {
         let (road, v) = (&self.road, &self.vehicles);
         let junctions = road.junctions.as_ref()?;
         let (mut lane, mut route) = (v.lane[i], &v.route[i][..]);
-        let mut distance = road.lane(lane).length() - road.lane(lane).local(v.x[i], v.y[i]).0;
+        let mut distance = road.lane(lane).length() - self.local_on(i, lane).0;
         if junctions.crossing(lane).is_some() {
             (lane, route) = road.link_on(lane, route)?;
             distance += road.lane(lane).length();
@@ -102,6 +102,10 @@ impl Traffic<Network> {
     /// Gives permits and takes them back, in the order of the list, and sets the speeds that the way ahead allows the
     /// traffic. `time` and `held` are those of the lights, see [`super::junctions::Junctions::light`].
     pub(super) fn give_way(&mut self, time: f64, held: &[u32]) {
+        let Traffic { road, vehicles: v, scratch, .. } = &mut *self;
+        let places = v.x.iter().zip(&v.y).zip(&v.lane);
+        scratch.own.clear();
+        scratch.own.extend(places.map(|((&x, &y), &lane)| road.lane(lane).local(x, y)));
         self.list_places();
         let mut comers: Vec<Comer> = Vec::new();
         for i in 0..self.vehicles.len() {
@@ -124,12 +128,14 @@ impl Traffic<Network> {
                 None => self.vehicles.permit[i] = None,
             }
         }
+        let mut by_crossing: Vec<(usize, usize)> = comers.iter().map(|comer| comer.line.crossing).zip(0..).collect();
+        by_crossing.sort_unstable();
         for k in 0..comers.len() {
             let comer = &comers[k];
             if !comer.inside {
                 let crossing = Some(comer.line.crossing as u32);
                 let held = self.vehicles.permit[comer.vehicle] == crossing;
-                let may = if held { self.keeps(comer) } else { self.may_enter(&comers, k) };
+                let may = if held { self.keeps(comer) } else { self.may_enter(&comers, &by_crossing, k) };
                 self.vehicles.permit[comer.vehicle] = if may { crossing } else { None };
             }
         }
@@ -145,8 +151,8 @@ impl Traffic<Network> {
         }
     }
 
-    /// Returns whether a vehicle may enter the junction.
-    fn may_enter(&self, comers: &[Comer], k: usize) -> bool {
+    /// Returns whether a vehicle may enter the junction. `by_crossing`: crossings and comers, in the order of these.
+    fn may_enter(&self, comers: &[Comer], by_crossing: &[(usize, usize)], k: usize) -> bool {
         let (road, v, own) = (&self.road, &self.vehicles, &comers[k]);
         let Some(rules) = road.junctions.as_ref().and_then(|all| all.crossing(own.line.crossing)) else { return true };
         let closed = matches!(own.light, Some(Light::Red | Light::Amber));
@@ -157,9 +163,14 @@ impl Traffic<Network> {
         if minor && own.time(v) > LATE && own.line.distance > CLOSE {
             return false;
         }
-        comers.iter().all(|other| {
+        let on = |&foe: &u32| {
+            let start = by_crossing.partition_point(|&(crossing, _)| crossing < foe as usize);
+            by_crossing[start..].iter().take_while(move |&&(crossing, _)| crossing == foe as usize)
+        };
+        rules.foes.iter().flat_map(on).all(|&(_, other)| {
+            let other = &comers[other];
             let (j, crossing) = (other.vehicle, other.line.crossing as u32);
-            if j == own.vehicle || rules.foes.binary_search(&crossing).is_err() {
+            if j == own.vehicle {
                 return true;
             }
             // An agent may hold a permit and not move.
@@ -192,7 +203,7 @@ impl Traffic<Network> {
         let (mut lane, mut route) = (v.lane[i], &v.route[i][..]);
         let limit = |lane: usize| road.lane(lane).speed_limit.unwrap_or(f64::INFINITY);
         let mut allowed = limit(lane);
-        let mut distance = road.lane(lane).length() - road.lane(lane).local(v.x[i], v.y[i]).0;
+        let mut distance = road.lane(lane).length() - self.local_on(i, lane).0;
         let horizon = v.speed[i] * v.speed[i] / (2.0 * EASY_BRAKING) + 5.0;
         while distance < horizon {
             let next = road.link_on(lane, route);

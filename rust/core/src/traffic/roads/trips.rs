@@ -218,9 +218,12 @@ impl Trips {
 
     /// Distance along a lane from a place to the nearest vehicle for which `counts` is true, metres.
     fn clearance(place: &Place<'_>, lane: usize, s: f64, counts: impl Fn(usize) -> bool) -> f64 {
-        let (v, own) = (&place.world.traffic.vehicles, place.world.traffic.road.lane(lane));
+        let (v, road) = (&place.world.traffic.vehicles, &place.world.traffic.road);
         let others = (0..v.len()).filter(|&j| counts(j));
-        others.filter_map(|j| own.along(v.x[j], v.y[j], BESIDE)).map(|at| (at - s).abs()).fold(f64::INFINITY, f64::min)
+        others
+            .filter_map(|j| road.along_within(lane, v.x[j], v.y[j], BESIDE))
+            .map(|at| (at - s).abs())
+            .fold(f64::INFINITY, f64::min)
     }
 
     /// A vehicle of the traffic, `s` along a lane; None without room in front of it or behind it.
@@ -232,7 +235,7 @@ impl Trips {
         let mut speed = (0.7 * own.speed_limit.unwrap_or(0.0)).min(turn);
         let mut behind: Option<(f64, f64)> = None;
         for j in 0..v.len() {
-            let Some(at) = own.along(v.x[j], v.y[j], BESIDE).map(|at| at - s) else { continue };
+            let Some(at) = road.along_within(lane, v.x[j], v.y[j], BESIDE).map(|at| at - s) else { continue };
             if at.abs() < LEAST {
                 return None;
             }
