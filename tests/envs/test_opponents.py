@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from stub_native_vec import AGENTS, LIMIT, stub_env
 
 from fastrl.envs import Cage2GameVectorEnv, Cage2VectorEnv
-from fastrl.envs.opponents import OpponentVectorEnv, Turn
+from fastrl.envs.contract import ContractError
+from fastrl.envs.opponents import OpponentVectorEnv, Pool, Turn
 from fastrl.tasks.cage2_game.opponents import ScriptedRed
 
 K = 6
@@ -216,3 +217,72 @@ def test_actions_that_do_not_fit_are_refused() -> None:
         env.step(np.full((K, 1), 145))
     with pytest.raises(ValueError, match=r"actions: expected numbers|expected integers of shape"):
         env.step(np.zeros(K, np.int64))
+
+
+class Past(Fixed):
+    """An opponent of a pool: takes no action but 0, and knows its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(0)
+        self.number = number
+
+
+def pooled(size: int = 2, *opponents: Fixed, count: int = 0) -> tuple[OpponentVectorEnv, dict[int, Past]]:
+    """Environments with a pool, and the opponents of it that have been loaded."""
+    loaded: dict[int, Past] = {}
+
+    def load(number: int, env: Any) -> Past:
+        assert env.num_agents == AGENTS and number not in loaded
+        loaded[number] = Past(number)
+        return loaded[number]
+
+    return stubs(*opponents, pool=Pool(size, load, count, state_size=1)), loaded
+
+
+def test_the_newest_snapshots_of_a_pool_are_drawn() -> None:
+    env, loaded = pooled(3, Fixed(0))
+    assert env.has_pool and env.num_opponents == 4
+    env.reset(seed=0)
+    assert (env.drawn() == 0).all() and not loaded
+    env.set_pool(5)
+    env.set_weights([0, 1, 0, 0])
+    env.reset(seed=1)
+    # The newest of five snapshots, numbered on from the other opponent.
+    assert (env.drawn() == 5).all() and loaded.keys() == {4}
+    env.set_weights([0, 0, 1, 1])
+    env.reset(seed=2)
+    drawn = env.drawn()
+    assert {*drawn.tolist()} == {3, 4} and loaded.keys() == {2, 3, 4}
+    idle(env)
+    assert [len(loaded[number].turns) for number in (2, 3, 4)] == [1, 1, 0]
+    for number in (2, 3):
+        mine = loaded[number].turns[0].mine.reshape(K, AGENTS)
+        assert (mine[:, 0] == (drawn == number + 1)).all() and not mine[:, 1].any()
+
+
+def test_an_episode_keeps_a_snapshot_that_has_left_the_pool() -> None:
+    env, loaded = pooled(2, count=1)
+    env.reset(seed=0)
+    assert (env.drawn() == 0).all()
+    # A row has the pool of its next episode.
+    env.set_pool([9, *[1] * (K - 1)])
+    idle(env)
+    assert (env.drawn() == 0).all() and loaded[0].turns
+    env.reset(reset_mask=np.arange(K) < 2)
+    assert env.drawn().tolist() == [8, *[0] * (K - 1)]
+    state = env.save_state()
+    other, _ = pooled(2, count=1)
+    other.load_state(state)
+    assert (other.drawn() == env.drawn()).all()
+    for each in (env, other):
+        each.reset()
+    assert (other.drawn() == env.drawn()).all() and env.drawn()[0] == 8
+    few, _ = pooled(1, count=1)
+    with pytest.raises(ValueError, match=r"damaged|of other opponents"):
+        few.load_state(state)
+
+
+def test_an_empty_pool_alone_has_no_opponent() -> None:
+    env, _ = pooled(2)
+    with pytest.raises(ContractError, match="the pool has no opponent yet"):
+        env.reset(seed=0)

@@ -262,3 +262,43 @@ def mixed(file: Path) -> NDArray[np.float64]:
     found: Any = TeamPolicy(load_checkpoint(file)["policy"]).distribution(np.zeros((1, 1), np.float32))
     probabilities: NDArray[np.float64] = found.distribution.probs.detach().numpy()[0].astype(np.float64)
     return probabilities
+
+
+@pytest.mark.slow
+def test_a_pool_of_past_policies_ends_the_cycle_of_rock_paper_scissors(tmp_path: Path) -> None:
+    """Against its newest self a policy chases it for ever; against all past ones it comes near to a third each."""
+    payoff = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
+
+    def losses(pool_size: int, priority: str = "given") -> tuple[float, float]:
+        """What a best response wins of the mean of the past policies, and on average of one of them."""
+        model: Any = fastrl.IPPO(
+            GAME,
+            learners=["first"],
+            opponents=["self"],
+            opponent_priority=priority,
+            snapshot_every=1024,
+            pool_size=pool_size,
+            num_envs=64,
+            num_steps=4,
+            minibatch_size=128,
+            num_epochs=4,
+            hidden=(8,),
+            learning_rate=0.03,
+            lr_schedule="constant",
+            entropy_coef=0.2,
+            final_entropy_coef=0.2,
+            eval_episodes=0,
+            device="cpu",
+        )
+        run = tmp_path / f"{pool_size}-{priority}"
+        model.learn(20_480, run_dir=run, progress=False)
+        policies = np.array([mixed(file) for file in sorted((run / "snapshots").iterdir())])
+        assert len(policies) == 21
+        responses = policies @ payoff.T
+        return float(responses.mean(0).max()), float(responses.max(1).mean())
+
+    # Three seeds gave 0.12 to 0.17 and 0.65 to 0.70 against the newest one, 0.02 to 0.07 and 0.10 to 0.29 with a pool.
+    newest, pool, hard = losses(1), losses(100), losses(100, "hard")
+    assert newest[1] > 0.5
+    assert pool[0] < 0.1 and pool[1] < 0.35
+    assert hard[0] < 0.1 and hard[1] < 0.35
