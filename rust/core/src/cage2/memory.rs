@@ -19,7 +19,7 @@ use std::collections::TryReserveError;
 use serde::{Deserialize, Serialize};
 
 use super::blue::BlueAction;
-use super::scenario::{DECOYS, Host, Hosts, Ports};
+use super::scenario::{DECOYS, Host, Hosts, NUM_HOSTS, Ports};
 use super::tables::{MAX_HOSTS, Scenario};
 use super::view::{WORD_HOSTS, write_bits};
 use crate::env::ensure;
@@ -128,6 +128,11 @@ impl Tables {
     fn hosts(&self) -> usize {
         self.places_on.len()
     }
+
+    /// Returns whether the action may have an effect while these decoys stand.
+    fn allow(&self, action: BlueAction, standing: Places) -> bool {
+        self.blocked[action.index(self.hosts())].is_some_and(|blocked| standing & blocked == 0)
+    }
 }
 
 /// Counts as they are written, to 15 so that no index needs a check.
@@ -198,6 +203,16 @@ impl History {
     }
 
     fn write(&self, time: u32, hosts: usize, values: &mut [f32]) {
+        // A length that the compiler knows, of Scenario 2, makes it faster.
+        if hosts == NUM_HOSTS {
+            self.write_rows(time, NUM_HOSTS, values);
+        } else {
+            self.write_rows(time, hosts, values);
+        }
+    }
+
+    #[inline(always)]
+    fn write_rows(&self, time: u32, hosts: usize, values: &mut [f32]) {
         let (events, last) = values.split_at_mut(2 * NUM_EVENTS * hosts);
         for ((row, times), counts) in events.chunks_exact_mut(2 * hosts).zip(&self.last).zip(&self.counts) {
             let (ages, numbers) = row.split_at_mut(hosts);
@@ -262,7 +277,7 @@ impl BlueMemory {
     /// Returns whether the action may change anything now. Sleep always counts; Monitor never does, since every step
     /// monitors and it is the same as Sleep.
     pub fn may_have_effect(&self, action: BlueAction, tables: &Tables) -> bool {
-        tables.blocked[action.index(tables.hosts())].is_some_and(|blocked| self.standing & blocked == 0)
+        tables.allow(action, self.standing)
     }
 
     /// Marks with 1 those among all actions that may have an effect now.
@@ -297,12 +312,13 @@ impl BlueMemory {
     /// Notes blue's action and the bits of the observation after its step, [`WORD_HOSTS`] a word.
     pub fn update(&mut self, action: BlueAction, words: [u64; 2], tables: &Tables) {
         self.time += 1;
-        let effective = self.may_have_effect(action, tables);
         if let Some(history) = &mut self.history {
-            history.act(action, effective, self.time);
+            history.act(action, tables.allow(action, self.standing), self.time);
         }
         match action {
-            BlueAction::Decoy(..) if effective => self.standing |= tables.starts[action.index(tables.hosts())],
+            BlueAction::Decoy(..) if tables.allow(action, self.standing) => {
+                self.standing |= tables.starts[action.index(tables.hosts())];
+            }
             BlueAction::Restore(host) => self.standing &= !tables.places_on[host],
             _ => {}
         }
