@@ -107,17 +107,21 @@ def test_its_file_gives_the_memory_of_the_challenge(ruleset: Ruleset) -> None:
     assert (seen[places] > 0).mean() > 0.9
 
 
-@pytest.mark.parametrize("path", sorted(FILES.glob("*.npz")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(FILES.rglob("*.npz")), ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
 def test_games_in_other_scenarios_are_those_of_cyborg(path: Path) -> None:
     name, red_agent = path.stem.split("_")
+    ruleset, other = ("plusplus", "main") if path.parent.name == "plusplus" else ("main", "plusplus")
     scenario = load_scenario(FILES / f"{name}.yaml")
     with np.load(path) as file:
         arrays = {key: file[key] for key in file if key != "seed"}
         seed = int(file["seed"])
-    steps, mismatches, first = _rust.replay_cage2("seed", "main", red_agent, seed, arrays, scenario.native)
+    steps, mismatches, first = _rust.replay_cage2("seed", ruleset, red_agent, seed, arrays, scenario.native)
     assert (mismatches, first) == (0, None) and steps == len(arrays["reward"]) == 400
     # The recorded games are lively.
     assert arrays["red_access"].max() == 2 and arrays["reward"].min() < -1
+    assert _rust.replay_cage2("seed", other, red_agent, seed, arrays, scenario.native)[1] > 0
 
 
 def test_the_environment_plays_the_recorded_games_from_the_seed() -> None:

@@ -15,13 +15,14 @@ from __future__ import annotations
 import argparse
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
 from fastrl.envs.adapters.cyborg import import_cyborg
+from fastrl.envs.cage2.memory import Ruleset
 from fastrl.envs.cage2.scenario import Cage2Scenario, load_scenario
 from fastrl.envs.cage2.traces import COLUMNS
 
@@ -62,12 +63,15 @@ def record(path: Path, red_agent: str, steps: int, seed: int) -> dict[str, NDArr
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     random.seed(seed)
     for episode in range(-(-steps // EPISODE)):
-        columns["reset_obs"].append(np.packbits(np.asarray(wrapped.reset(), np.uint8)))
+        first = wrapped.reset()
+        # CybORG++ has Gymnasium's interface, CybORG has Gym's.
+        first = first[0] if isinstance(first, tuple) else first
+        columns["reset_obs"].append(np.packbits(np.asarray(first, np.uint8)))
         columns["length"].append(EPISODE)
         columns["collided"].append(False)
         for _ in range(EPISODE):
             action = blue_action(episode % 3, scenario.actions, draws)
-            obs, reward, _, _ = wrapped.step(action)
+            obs, reward, *_ = wrapped.step(action)
             blue = str(game.action["Blue"])
             assert blue == scenario.actions[action], f"{blue} is not {scenario.actions[action]}"
             kind, target = red_code(game.action["Red"], game, scenario)
@@ -97,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("ruleset", choices=["main", "leaderboard"], help="of the CybORG that is imported")
+    parser.add_argument("ruleset", choices=get_args(Ruleset), help="of the CybORG that is imported")
     parser.add_argument("scenarios", type=Path, nargs="+")
     parser.add_argument("--red", choices=list(REDS), nargs="+", default=["bline", "meander"])
     parser.add_argument("--steps", type=int, default=600)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pickle
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +30,8 @@ EXPERTS = {
     "driver:idm": "fastrl/highway-v0",
 }
 
+SHOP = {"scenario": str(Path(__file__).parents[1] / "support" / "golden" / "cage2_scenarios" / "shop.yaml")}
+
 
 def prefix(folder: ModuleType) -> str:
     return str(folder.EXPERTS.partition("NAME")[0])
@@ -49,9 +52,15 @@ def test_messages_and_help_name_the_experts_of_all_tasks() -> None:
         assert (folder in with_experts()) == bool(importlib.util.find_spec(f"{folder.__name__}.experts"))
 
 
-@pytest.mark.parametrize(("expert", "env_id"), EXPERTS.items())
-def test_an_expert_pickles_and_plays(expert: str, env_id: str) -> None:
-    env = gymnasium.make(env_id)
+@pytest.mark.parametrize(
+    ("expert", "env_id", "options"),
+    [
+        *((expert, env_id, {}) for expert, env_id in EXPERTS.items()),
+        *((expert, env_id, SHOP) for expert, env_id in EXPERTS.items() if env_id == "fastrl/Cage2-v0"),
+    ],
+)
+def test_an_expert_pickles_and_plays(expert: str, env_id: str, options: dict[str, Any]) -> None:
+    env = gymnasium.make(env_id, **options)
     spec = pickle.loads(pickle.dumps(find_expert(expert, env)))
     kind, _, name = expert.partition(":")
     assert (spec.name, spec.facts, spec.batched) == (expert, {"kind": kind, "name": name}, True)
@@ -66,6 +75,28 @@ def test_an_expert_pickles_and_plays(expert: str, env_id: str) -> None:
         assert env.action_space.contains(action)
         row, *_ = recorded.step(action)
     env.close()
+
+
+def test_a_scripted_defender_fixes_the_hosts_of_a_scenario() -> None:
+    """Nine hosts, and actions in an order of their own."""
+    env = gymnasium.make("fastrl/Cage2-v0", red_agent="meander", actions="effective", **SHOP)
+    spec = find_expert("baseline:react-restore", env)
+    rows = ExactRows(env.observation_space, spec.sense)
+    recorded: Any = RecordedEnv(env, rows, "fastrl/Cage2-v0")
+    made = spec.make(rows, env.action_space)
+    states, row, restored = np.zeros((1, made.state_size), np.float32), recorded.reset(seed=0)[0], 0
+    game: Any = env.unwrapped
+    for step in range(99):
+        alerts, waiting = game.alerts(), states[0, :-1].any()
+        [action] = made.act(Rows(row[None], np.array([7], np.uint64), np.array([step]), None, states))
+        name, _, host = game.vector.action_names[action].partition(" ")
+        assert name in ("Sleep", "Restore"), "each step monitors, so that Sleep does what Monitor does"
+        assert host != "User0"
+        if name == "Restore":
+            restored += 1
+            assert waiting or alerts[game.vector.hosts.index(host)]
+        row, *_ = recorded.step(action)
+    assert restored > 5
 
 
 def test_the_random_baseline_is_the_random_expert() -> None:

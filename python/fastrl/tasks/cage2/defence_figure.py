@@ -43,8 +43,9 @@ def draw(evaluations: Iterable[Evaluation]) -> Figure:
     ]
     measures = [found for _, found in rows]
     hosts = contested_hosts(measures)
-    # Of the map of hosts, in widths of the other panels.
-    width = 6 * max(len(hosts), 5) / 11
+    # Of the map of hosts, in widths of the other panels. Beyond the challenge's 11 hosts columns are narrower.
+    count = max(len(hosts), 5)
+    width = 6 * (min(count, 11) + 0.75 * max(count - 11, 0)) / 11
     size = 17 * (width + len(_PANELS)) / (6 + len(_PANELS)), 1.6 + 0.55 * len(rows)
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.expert import ExpertError, ExpertSpec, RandomExpert
 from fastrl.envs.cage2 import baselines
-from fastrl.envs.cage2.env import ACTIONS, HOSTS, Cage2Env
+from fastrl.envs.cage2.env import Cage2Env
 from fastrl.envs.contract import env_name
 from fastrl.envs.exact_rows import ExactRows
 from fastrl.networks.compiled_actor import Rows
@@ -43,8 +43,13 @@ def find_expert(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
     facts = {"kind": "baseline", "name": name}
     if name == "random":
         return ExpertSpec(expert, RandomExpert, facts, batched=True)
-    sense = Alerts() if name.startswith("react") else None
-    make = MakeDefender(name, game.agent_view.actions)
+    network = game.vector.network
+    sense = Alerts(size=len(network.hosts)) if name.startswith("react") else None
+    make = MakeDefender(name, game.agent_view.actions, network.actions, network.native.start)
+    try:
+        make.policy(1)
+    except ValueError as error:
+        raise ConfigError(f"--expert {expert}: {error}") from None
     return ExpertSpec(expert, make, facts, sense=sense, batched=True)
 
 
@@ -52,8 +57,8 @@ def find_expert(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
 class Alerts:
     """The alerts of CAGE 2, see `fastrl.envs.cage2.env.Cage2VectorEnv.alerts`."""
 
+    size: int
     name: str = "alerts"
-    size: int = len(HOSTS)
 
     def read(self, env: gymnasium.Env[Any, Any]) -> NDArray[Any]:
         alerts: NDArray[Any] = env.get_wrapper_attr("alerts")()
@@ -70,11 +75,19 @@ class MakeDefender:
 
     Attributes:
         name: of `fastrl.envs.cage2.baselines.BASELINES`.
-        actions: of the environment for each of `ACTIONS`, see `AgentView`.
+        actions: of the environment for each of the network's, see `AgentView`.
+        action_names: of the network.
+        start: the host where red starts, an index.
     """
 
     name: str
     actions: tuple[int, ...]
+    action_names: tuple[str, ...]
+    start: int
+
+    def policy(self, num_envs: int) -> baselines.BluePolicy:
+        """The defender for so many games."""
+        return baselines.make_baseline(self.name, num_envs, actions=self.action_names, start=self.start)
 
     def __call__(self, rows: ExactRows, action_space: Space[Any]) -> DefenderExpert:
         return DefenderExpert(self, rows)
@@ -84,27 +97,28 @@ class DefenderExpert:
     """A scripted defender of CAGE 2; its queue of hosts is its state."""
 
     def __init__(self, made: MakeDefender, rows: ExactRows) -> None:
-        self._rows, self._name = rows, made.name
+        self._rows, self._made = rows, made
         self._env_actions = np.array(made.actions)
-        self.state_size = len(HOSTS) + 1 if made.name.startswith("react") else 0
+        self.state_size = getattr(made.policy(1), "state_size", 0)
         self._policy: baselines.BluePolicy | None = None
         self._count = -1
 
     def act(self, rows: Rows) -> NDArray[Any]:
         obs, states = rows.obs, rows.states
         if self._policy is None or self._count != len(obs):
-            self._policy, self._count = baselines.make_baseline(self._name, len(obs)), len(obs)
+            self._policy, self._count = self._made.policy(len(obs)), len(obs)
         policy = self._policy
         if isinstance(policy, baselines.ReactPolicy) and states is not None:
             policy.load_memory(states)
             chosen = policy.act(self._rows.read_sense(obs) > 0)
             policy.store_memory(states)
         else:
-            chosen = policy.act(np.zeros((len(obs), len(HOSTS)), np.bool_))
+            chosen = policy.act(np.zeros((len(obs), 0), np.bool_))
         taken = self._env_actions[chosen]
         if taken.min() < 0:
             row = int(taken.argmin())
             raise ExpertError(
-                row, f"chose {ACTIONS[chosen[row]]}, which is not among the environment's actions,"
+                row,
+                f"chose {self._made.action_names[chosen[row]]}, which is not among the environment's actions,",
             )
         return taken

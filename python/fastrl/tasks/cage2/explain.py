@@ -52,7 +52,7 @@ class Alternative:
     gain_error: float
     costs: NDArray[np.float64]
 
-    def to_tree(self, hosts: Sequence[str]) -> dict[str, Any]:
+    def to_tree(self, hosts: tuple[str, ...]) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "costs": _named(self.costs, hosts)}
 
 
@@ -102,7 +102,7 @@ class ExplainedStep:
             return np.zeros(len(self.costs))
         return self.alternatives[0].costs - self.best.costs
 
-    def to_tree(self, hosts: Sequence[str]) -> dict[str, Any]:
+    def to_tree(self, hosts: tuple[str, ...]) -> dict[str, Any]:
         return {
             "step": self.number,
             "seen": self.seen,
@@ -228,7 +228,7 @@ def costs_by_host(
     return costs
 
 
-def in_words(bits: NDArray[np.float32], hosts: Sequence[str] = HOSTS) -> str:
+def in_words(bits: NDArray[np.float32], hosts: tuple[str, ...] = HOSTS) -> str:
     """The four bits of each host in words: the activity of the last step, and the hosts that the defender holds for
     red's."""
     activity, belief = (bits[: 4 * len(hosts)].astype(np.int64).reshape(-1, 2, 2) @ (2, 1)).T
@@ -368,6 +368,6 @@ def _red_action(network: Cage2Scenario, kind: int, target: int, success: int) ->
     return f"{RED_KINDS[kind]} {names[target] if target >= 0 else ''}".rstrip() + failed
 
 
-def _named(by_host: NDArray[np.float64], hosts: Sequence[str]) -> dict[str, float]:
+def _named(by_host: NDArray[np.float64], hosts: tuple[str, ...]) -> dict[str, float]:
     """Numbers by host, without those of hosts that have none."""
     return {hosts[host]: round(float(by_host[host]), 4) for host in np.flatnonzero(np.abs(by_host) >= 5e-5)}

@@ -34,8 +34,9 @@ def draw(explanation: Explanation) -> Figure:
     """A figure with a row for each host and a column for each step, in the colour of red's access after it, with marks
     for the actions on hosts; below, costs and regrets."""
     num = len(explanation.steps)
-    # Of the hosts; that of the steps' costs beside it stays the same.
-    height = 5.25 * max(len(explanation.network.hosts), 6) / 13
+    # Of the hosts; that of the costs below stays the same. Beyond the challenge's 13 hosts rows are narrower.
+    count = max(len(explanation.network.hosts), 6)
+    height = 5.25 * min(count, 13) / 13 + 0.25 * max(count - 13, 0)
     size = min(max(4 + 0.25 * num, 10), 40), height + 1.75
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)

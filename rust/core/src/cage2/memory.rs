@@ -19,7 +19,7 @@ use std::collections::TryReserveError;
 use serde::{Deserialize, Serialize};
 
 use super::blue::BlueAction;
-use super::scenario::{DECOYS, Host, Hosts, Ports};
+use super::scenario::{DECOYS, Host, Hosts, NUM_HOSTS, Ports};
 use super::tables::{MAX_HOSTS, Scenario};
 use super::view::{WORD_HOSTS, write_bits};
 use crate::env::ensure;
@@ -128,6 +128,11 @@ impl Tables {
     fn hosts(&self) -> usize {
         self.places_on.len()
     }
+
+    /// Returns whether the action may have an effect while these decoys stand.
+    fn allow(&self, action: BlueAction, standing: Places) -> bool {
+        self.blocked[action.index(self.hosts())].is_some_and(|blocked| standing & blocked == 0)
+    }
 }
 
 /// Counts as they are written, to 15 so that no index needs a check.
@@ -157,9 +162,10 @@ pub struct BlueMemory {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct History {
-    /// When each event last happened: 1 + the steps taken then; 0: never.
+    /// When each event last happened: 1 + the steps taken then; 0: never. By event, then by the hosts that there are,
+    /// without a gap; zeros after the last one.
     last: [[u32; MAX_HOSTS]; NUM_EVENTS],
-    /// Events so far, at most [`MAX_COUNT`].
+    /// Events so far, at most [`MAX_COUNT`], in the same order.
     counts: [[u8; MAX_HOSTS]; NUM_EVENTS],
     /// The kind of the last action, none before the first one, and whether it could have an effect.
     kind: Option<u8>,
@@ -167,13 +173,14 @@ struct History {
 }
 
 impl History {
-    fn note(&mut self, event: usize, host: Host, time: u32) {
-        self.last[event][host] = 1 + time;
-        let count = &mut self.counts[event][host];
+    fn note(&mut self, event: usize, host: Host, time: u32, hosts: usize) {
+        let place = event * hosts + host;
+        self.last.as_flattened_mut()[place] = 1 + time;
+        let count = &mut self.counts.as_flattened_mut()[place];
         *count = (*count + 1).min(MAX_COUNT);
     }
 
-    fn act(&mut self, action: BlueAction, effective: bool, time: u32) {
+    fn act(&mut self, action: BlueAction, effective: bool, time: u32, hosts: usize) {
         let kind = match action {
             BlueAction::Sleep | BlueAction::Monitor => 0,
             BlueAction::Analyse(_) => 1,
@@ -182,7 +189,7 @@ impl History {
             BlueAction::Decoy(..) => 4,
         };
         if let BlueAction::Analyse(host) | BlueAction::Remove(host) | BlueAction::Restore(host) = action {
-            self.note(usize::from(kind) - 1, host, time);
+            self.note(usize::from(kind) - 1, host, time, hosts);
         }
         self.kind = Some(kind);
         self.effective = effective;
@@ -192,22 +199,36 @@ impl History {
         let times = self.last.as_flattened().iter().all(|&last| last <= 1 + time);
         let mut both = self.last.as_flattened().iter().zip(self.counts.as_flattened());
         let counts = both.all(|(&last, &count)| count <= MAX_COUNT && (last == 0) == (count == 0));
-        let there = self.last.iter().all(|row| row[hosts..].iter().all(|&last| last == 0));
+        let there = self.last.as_flattened()[NUM_EVENTS * hosts..].iter().all(|&last| last == 0);
         let kind = self.kind.is_none_or(|kind| usize::from(kind) < NUM_KINDS);
         times && counts && there && kind && self.kind.is_some() == (time > 0) && (time > 0 || !self.effective)
     }
 
     fn write(&self, time: u32, hosts: usize, values: &mut [f32]) {
+        // A length that the compiler knows, of Scenario 2, makes it faster.
+        if hosts == NUM_HOSTS {
+            self.write_rows::<{ NUM_EVENTS * NUM_HOSTS }>(time, NUM_HOSTS, values);
+        } else {
+            self.write_rows::<{ NUM_EVENTS * MAX_HOSTS }>(time, hosts, values);
+        }
+    }
+
+    /// Has room for `AGES`.
+    #[inline(always)]
+    fn write_rows<const AGES: usize>(&self, time: u32, hosts: usize, values: &mut [f32]) {
+        // In one piece and of a known length, which takes the compiler to vector instructions.
+        let mut ages = [0.0; AGES];
+        for (age, &then) in ages.iter_mut().zip(self.last.as_flattened()) {
+            let since = (1 + time).wrapping_sub(then);
+            // Signed: there is an instruction that makes a float of it.
+            let fresh = 1.0 / (1 + since) as i32 as f32;
+            *age = if then == 0 { 0.0 } else { fresh };
+        }
         let (events, last) = values.split_at_mut(2 * NUM_EVENTS * hosts);
-        for ((row, times), counts) in events.chunks_exact_mut(2 * hosts).zip(&self.last).zip(&self.counts) {
-            let (ages, numbers) = row.split_at_mut(hosts);
-            for (age, &then) in ages.iter_mut().zip(times) {
-                let since = (1 + time).wrapping_sub(then);
-                // Signed: there is an instruction that makes a float of it.
-                let fresh = 1.0 / (1 + since) as i32 as f32;
-                *age = if then == 0 { 0.0 } else { fresh };
-            }
-            for (number, &count) in numbers.iter_mut().zip(counts) {
+        let counts = self.counts.as_flattened().chunks_exact(hosts);
+        for ((row, ages), counts) in events.chunks_exact_mut(2 * hosts).zip(ages.chunks_exact(hosts)).zip(counts) {
+            row[..hosts].copy_from_slice(ages);
+            for (number, &count) in row[hosts..].iter_mut().zip(counts) {
                 *number = TENTHS[usize::from(count & 0xf)];
             }
         }
@@ -262,7 +283,7 @@ impl BlueMemory {
     /// Returns whether the action may change anything now. Sleep always counts; Monitor never does, since every step
     /// monitors and it is the same as Sleep.
     pub fn may_have_effect(&self, action: BlueAction, tables: &Tables) -> bool {
-        tables.blocked[action.index(tables.hosts())].is_some_and(|blocked| self.standing & blocked == 0)
+        tables.allow(action, self.standing)
     }
 
     /// Marks with 1 those among all actions that may have an effect now.
@@ -297,12 +318,13 @@ impl BlueMemory {
     /// Notes blue's action and the bits of the observation after its step, [`WORD_HOSTS`] a word.
     pub fn update(&mut self, action: BlueAction, words: [u64; 2], tables: &Tables) {
         self.time += 1;
-        let effective = self.may_have_effect(action, tables);
         if let Some(history) = &mut self.history {
-            history.act(action, effective, self.time);
+            history.act(action, tables.allow(action, self.standing), self.time, tables.hosts());
         }
         match action {
-            BlueAction::Decoy(..) if effective => self.standing |= tables.starts[action.index(tables.hosts())],
+            BlueAction::Decoy(..) if tables.allow(action, self.standing) => {
+                self.standing |= tables.starts[action.index(tables.hosts())];
+            }
             BlueAction::Restore(host) => self.standing &= !tables.places_on[host],
             _ => {}
         }
@@ -326,7 +348,7 @@ impl BlueMemory {
             let exploits = of_all(words.map(|bits| bits & FIRST & bits >> 1));
             for (event, mut hosts) in [(EVENT_SCAN, scans), (EVENT_EXPLOIT, exploits)] {
                 while hosts != 0 {
-                    history.note(event, hosts.trailing_zeros() as usize, self.time);
+                    history.note(event, hosts.trailing_zeros() as usize, self.time, tables.hosts());
                     hosts &= hosts - 1;
                 }
             }
