@@ -50,7 +50,7 @@ class Model:
 
     def second(self) -> tuple[Any, list[float]]:
         """Observations and rewards after a second."""
-        scene = self.env._native.scene(0)
+        scene = self.env.scene(0)
         cars, lengths = scene.cars(), scene.lane_lengths
         now: dict[int, tuple[Any, int]] = {}
         for car, lane, speed in zip(cars["id"], cars["lane"], cars["speed"], strict=True):
@@ -163,7 +163,7 @@ def crossings(env: LightsVectorEnv, seconds: int) -> tuple[dict[str, list[int]],
     env.reset(seed=0)
     for second in range(1, seconds + 1):
         env.step(np.zeros((1, env.num_agents), np.int64))
-        cars = env._native.scene(0).cars()
+        cars = env.scene(0).cars()
         place = [names[lane][0] if names[lane][0] == names[lane][1] else "" for lane in cars["lane"]]
         now = {int(car): edge for car, edge in zip(cars["id"], place, strict=True)}
         for car, edge in on.items():
@@ -227,7 +227,7 @@ def test_networks_of_ones_own_and_random_trips() -> None:
     np.testing.assert_array_equal(obs, LightsVectorEnv(2, net=TOWN, vehicles_count=30).reset(seed=0)[0])
     greens = env.single_action_space.n  # type: ignore[union-attr]
     assert (obs[..., :greens].sum(-1) == 1).all() and obs[..., greens + 1 :].any()
-    assert len(env._native.scene(1).cars()["id"]) > 20
+    assert len(env.scene(1).cars()["id"]) > 20
 
 
 def test_pettingzoo_and_pictures() -> None:

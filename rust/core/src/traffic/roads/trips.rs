@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::RangeInclusive;
 
 use super::Network;
 use super::plan;
@@ -85,11 +86,11 @@ impl fmt::Debug for Trips {
 
 impl Trips {
     pub(super) fn new(options: &Options) -> Result<Self, String> {
-        Self::with_agents(options, 1)
+        Self::with_agents(options, 1..=100)
     }
 
-    /// Trips with so many agents or more. The network can be changed before the first episode.
-    pub(super) fn with_agents(options: &Options, least: usize) -> Result<Self, String> {
+    /// Trips with so many agents. The network can be changed before the first episode.
+    pub(super) fn with_agents(options: &Options, agents: RangeInclusive<usize>) -> Result<Self, String> {
         let network = plan::network(options)?;
         let junctions = network.junctions.as_ref().ok_or("the network is not linked")?;
         let sections = network.sections();
@@ -102,7 +103,7 @@ impl Trips {
         let sinks = edges.iter().copied().filter(|&edge| !leads(edge, |road, lane| !road.before(lane).is_empty()));
         let sources = edges.iter().copied().filter(|&edge| !leads(edge, |road, lane| !road.behind(lane).is_empty()));
         let (sources, sinks) = (or_all(sources.collect()), or_all(sinks.collect()));
-        let controlled = options.count("controlled_vehicles", least, 100)?;
+        let controlled = options.count("controlled_vehicles", *agents.start(), *agents.end())?;
         let room = |edge: &usize| {
             let lanes = sections[*edge].lanes.clone();
             lanes.map(|lane| (network.lane(lane).length() / (2.0 * LEAST)) as usize).sum::<usize>()

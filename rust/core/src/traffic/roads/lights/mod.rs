@@ -70,7 +70,7 @@ impl Config {
     /// `options`: those of `trips`, without agents. The error says what is wrong.
     pub fn new(options: &Options, times: Times, fixed: bool) -> Result<Self, String> {
         times.check()?;
-        let mut trips = Trips::with_agents(options, 0)?;
+        let mut trips = Trips::with_agents(options, 0..=0)?;
         let signals = Signals::new(&mut trips.network, fixed)?;
         Ok(Self { times, fixed, trips, signals })
     }
