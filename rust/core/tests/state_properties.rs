@@ -526,6 +526,7 @@ fn linked_intersection() -> RoadEnv {
     let links = links::Config {
         selection: links::Selection::Sensing,
         surroundings: Surroundings::Urban,
+        connected: 0.6,
         ..links::Config::new(links::Channel::Tr37885)
     };
     let comms = Comms { links, period: 1.0, age_reward: -0.1, delivery_reward: 0.1 };
@@ -623,7 +624,7 @@ fn trips(observation: Observation, ends: Ends) -> RoadEnv {
 fn linked(channel: links::Channel, selection: links::Selection, connected: bool) -> Coop {
     let comms = links::Config {
         selection,
-        connected,
+        connected: if connected { 1.0 } else { 0.0 },
         powers: vec![23.0, 0.0],
         slots: 1,
         subchannels: 1,
