@@ -3,12 +3,12 @@
     python benches/learning_curves.py backends --jobs 2
     python benches/learning_curves.py backends --report
 
-A plan is ``benches/curves/NAME.toml``: tables ``runs`` (``env``, ``algo``, one or several, ``steps``, ``seeds``,
-``variants``), each with the settings that all of its variants share, with options of the environment, to which variants
-add theirs, and with ``random_demos``, a number of episodes of random actions, if it learns from recorded ones. A run is
-a process of one thread, evaluated without exploration at ``points`` equal parts of its steps. Rows are appended to
-``docs/benchmarks/results/NAME.jsonl`` as runs end; runs that have a row with the same settings are left out, so the
-same command continues after an interruption.
+A plan is ``benches/curves/NAME.toml``: tables ``runs`` (``env``, ``algo``, ``steps``, ``seeds``, ``variants``), each
+with the settings that all of its variants share, with options of the environment, to which variants add theirs, and
+with ``random_demos``, a number of episodes of random actions, if it learns from recorded ones. ``algo`` is a name, or a
+table of several with settings of their own. A run is a process of one thread, evaluated without exploration at
+``points`` equal parts of its steps. Rows are appended to ``docs/benchmarks/results/NAME.jsonl`` as runs end; runs that
+have a row with the same settings are left out, so the same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -87,11 +87,12 @@ def planned(plan: dict[str, Any]) -> Iterator[Planned]:
     seeds = max(group["seeds"] for group in plan["runs"])
     for seed in range(seeds):
         for group in plan["runs"]:
-            algorithms = [group["algo"]] if isinstance(group["algo"], str) else group["algo"]
+            algorithms = {group["algo"]: {}} if isinstance(group["algo"], str) else group["algo"]
             points, demos = group.get("points", 10), group.get("random_demos", 0)
-            for algo, (name, settings) in itertools.product(algorithms, group["variants"].items()):
+            both = itertools.product(algorithms.items(), group["variants"].items())
+            for (algo, of_algo), (name, settings) in both:
                 if seed < group["seeds"]:
-                    own = {**group.get("settings", {}), **settings}
+                    own = {**group.get("settings", {}), **of_algo, **settings}
                     if "options" in group:
                         own["env__options"] = [*group["options"], *own.get("env__options", ())]
                     yield Planned(group["env"], algo, name, seed, group["steps"], points, own, demos)

@@ -8,6 +8,7 @@ the tables and draws the figure. Means are interquartile means over seeds, with 
 from __future__ import annotations
 
 import math
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from fastrl.runs.statistics import (
     improvement,
     interquartile_mean,
 )
-from learning_curves import ROWS, Row, read_rows
+from learning_curves import PLANS, ROWS, Planned, Row, planned, read_rows
 
 PLAN = "traffic-teams"
 FILE = ROWS / f"{PLAN}.jsonl"
@@ -210,6 +211,12 @@ def _text(estimate: Estimate, digits: int) -> str:
     return value if low == "-" else f"{value} ({low} to {high})"
 
 
-def board(path: Path = FILE) -> list[Row]:
-    """The rows of a file that have measures."""
-    return [row for row in read_rows(path) if row.scores]
+def plan() -> list[Planned]:
+    """The runs of the plan of today."""
+    return list(planned(tomllib.loads((PLANS / f"{PLAN}.toml").read_text(encoding="utf-8"))))
+
+
+def board(path: Path = FILE, runs: Sequence[Planned] | None = None) -> list[Row]:
+    """The rows of a file that are of these runs, of the plan by default, in their order."""
+    rows = read_rows(path)
+    return [row for run in (plan() if runs is None else runs) for row in rows if row.run == run]

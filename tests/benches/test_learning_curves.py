@@ -45,17 +45,18 @@ def test_runs_come_seed_by_seed_with_the_settings_of_their_variant() -> None:
 def test_algorithms_share_variants_and_variants_add_options_of_the_environment() -> None:
     group = {
         "env": "A",
-        "algo": ["ippo", "mappo"],
+        "algo": {"ippo": {}, "mappo": {"x": 1}},
         "steps": 10,
         "seeds": 1,
         "options": ["a=1"],
         "variants": {"plain": {}, "more": {"env__options": ["b=2"]}},
     }
-    runs = [(run.algo, run.variant, run.settings["env__options"]) for run in planned({"runs": [group]})]
+    runs = [(run.algo, run.variant, run.settings) for run in planned({"runs": [group]})]
     assert runs == [
-        (algo, *variant)
-        for algo in ("ippo", "mappo")
-        for variant in (("plain", ["a=1"]), ("more", ["a=1", "b=2"]))
+        ("ippo", "plain", {"env__options": ["a=1"]}),
+        ("ippo", "more", {"env__options": ["a=1", "b=2"]}),
+        ("mappo", "plain", {"x": 1, "env__options": ["a=1"]}),
+        ("mappo", "more", {"x": 1, "env__options": ["a=1", "b=2"]}),
     ]
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from learning_curves import PLANS, Planned, Row, planned, row_of, tomllib
+from learning_curves import Planned, Row, row_of
 from traffic_teams import (
     CHANNELS,
     MEASURES,
-    PLAN,
     RADIO,
     SIGHT,
     SILENT,
@@ -21,6 +20,7 @@ from traffic_teams import (
     cells_of,
     difference,
     effects,
+    plan,
     tables,
 )
 
@@ -54,7 +54,7 @@ def some_rows() -> list[Row]:
 
 
 def test_the_plan_has_every_cell_five_times() -> None:
-    runs = list(planned(tomllib.loads((PLANS / f"{PLAN}.toml").read_text(encoding="utf-8"))))
+    runs = plan()
     cells = {(run.env, run.algo, run.variant) for run in runs}
     assert cells == {
         (env, algo, channel)
@@ -65,14 +65,17 @@ def test_the_plan_has_every_cell_five_times() -> None:
     assert len(runs) == 5 * len(cells) and {run.seed for run in runs} == set(range(5))
 
 
-def test_rows_keep_the_measures_that_are_known(tmp_path: Path) -> None:
+def test_rows_are_those_of_the_plan_with_the_measures_that_are_known(tmp_path: Path) -> None:
     rows = some_rows()
     assert [row_of(json.dumps(asdict(each))) for each in rows] == rows
     old = asdict(rows[0])
     del old["scores"]
+    assert row_of(json.dumps(old)).scores == {}
     path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(old) + "\n" + json.dumps(asdict(rows[1])) + "\n")
-    assert board(path) == rows[1:2]
+    path.write_text("".join(json.dumps(asdict(each)) + "\n" for each in rows))
+    # In the order of the plan, without what it does not have.
+    runs = [rows[3].run, rows[1].run]
+    assert board(path, runs) == [rows[3], rows[1]] and board(path) == []
     cells = cells_of(rows, SUCCESS)
     np.testing.assert_allclose(cells["merge", "ippo", RADIO], [80] * 5)
     np.testing.assert_allclose(cells["highway", "ippo", RADIO], [90])
