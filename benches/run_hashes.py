@@ -98,6 +98,8 @@ def parameters_of(run: list[str]) -> str:
             for name, tensor in safetensors.torch.load_file(newest).items()
             if name.endswith((".weight", ".bias", "log_std"))
         }
+        if not contents:
+            return "failed: the checkpoint has no tensors of these names"
         return hashlib.sha256("".join(sorted(contents)).encode()).hexdigest()[:16]
 
 
