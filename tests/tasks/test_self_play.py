@@ -140,9 +140,12 @@ def test_a_run_directory_keeps_the_snapshots(tmp_path: Path, capsys: pytest.Capt
     file = load_newest(run)[0]
     assert main(["train", f"--resume={file}", "--total-timesteps=240", f"--run-dir={other}"]) == 0
     assert len(list((other / "snapshots").iterdir())) == 11
-    # A snapshot is an opponent as any run.
-    opposed = [*options, f"--opponents={run / 'snapshots' / names[3]}", "--run.eval-episodes=0"]
-    assert main(["train", *opposed, f"--run-dir={tmp_path / 'against'}"]) == 0
+    # A snapshot is an opponent as any run, also beside those of another run.
+    beside = [*options, f"--opponents=self:3,{run / 'snapshots' / names[3]}"]
+    assert main(["train", *beside, f"--run-dir={tmp_path / 'against'}"]) == 0
+    row = json.loads((tmp_path / "against" / "metrics.jsonl").read_text().splitlines()[-1])
+    found = [row[f"opponents/{name}/share"] for name in (names[3], "self-1", "self-2")]
+    assert found == pytest.approx([1 / 4, 3 / 8, 3 / 8])
     shutil.rmtree(run / "snapshots")
     assert main(["eval", str(run), "--episodes=3"]) == 2
     assert "no such run directory or checkpoint file" in capsys.readouterr().err

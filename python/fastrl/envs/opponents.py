@@ -260,8 +260,8 @@ class _Opposed:
                 f"weights: expected {self.num_opponents} numbers from 0 on, some above 0, got {weights.tolist()}"
             )
         bounds = np.cumsum(weights, axis=-1)
-        # The last one is exactly 1, so that none after it is drawn.
-        self._bounds[...] = bounds / bounds[..., -1:]
+        # Exactly 1 from the last one above 0 on, so that none after it is drawn.
+        self._bounds[...] = np.where(bounds == bounds[..., -1:], 1.0, bounds / sums)
 
     def in_mode(self, mode: str) -> Any:
         self._same_step = mode == "same_step"

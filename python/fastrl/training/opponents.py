@@ -85,8 +85,7 @@ class OpponentsCallback(Callback):
         self._snapshots, self._taken = 0, 0
         self._directory: Path | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        if not self._size:
-            self._give()
+        self._give()
 
     def weights(self) -> list[float]:
         """The weights of the next draws, whose sum is 1."""
@@ -101,9 +100,9 @@ class OpponentsCallback(Callback):
         return shares
 
     def _give(self) -> None:
-        if self._size:
+        if self._snapshots:
             self._source.set_weights(self.weights(), self._snapshots)
-        elif self._is_hard:
+        elif self._is_hard and not self._size:
             self._source.set_weights(self.weights())
 
     def on_start(self, run: Run) -> None:

@@ -136,14 +136,13 @@ class OpposedSpec(TeamSpec):
     def _pool(self, env: MultiAgentVectorEnv, frozen: Sequence[int]) -> Pool:
         """The run's snapshots so far, as the agents that do not learn."""
         directory = self.snapshots
-        if directory is None:
-            return Pool(self.pool_size, lambda number, env: self._frozen(SELF, {}, env, frozen))
 
         def load(number: int, env: MultiAgentVectorEnv) -> PolicyOpponent:
+            assert directory is not None, "a pool without snapshots loads none"
             file = snapshot_file(directory, number)
             return self._frozen(str(file), load_checkpoint(file), env, frozen, deterministic=False)
 
-        count = snapshots_in(directory)
+        count = 0 if directory is None else snapshots_in(directory)
         return Pool(self.pool_size, load, count, load(count - 1, env).state_size if count else 0)
 
     def _state(self, run: str) -> dict[str, Any]:
