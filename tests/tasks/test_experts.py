@@ -30,7 +30,9 @@ EXPERTS = {
     "driver:idm": "fastrl/highway-v0",
 }
 
-SHOP = {"scenario": str(Path(__file__).parents[1] / "support" / "golden" / "cage2_scenarios" / "shop.yaml")}
+SHOP: dict[str, Any] = {
+    "scenario": str(Path(__file__).parents[1] / "support" / "golden" / "cage2_scenarios" / "shop.yaml")
+}
 
 
 def prefix(folder: ModuleType) -> str:
