@@ -146,7 +146,8 @@ def verdicts(found: Mapping[Measure, Sequence[Effect]]) -> list[str]:
             last = [effect for effect in of_measure if effect.world == world][-1:]
             for effect in last:
                 sign = "better" if (effect.difference.value < 0) == measure.lower_is_better else "worse"
-                verdict = sign if effect.is_known else "no difference shown"
+                unknown = "no interval" if math.isnan(effect.difference.low) else "no difference shown"
+                verdict = sign if effect.is_known else unknown
                 parts.append(f"{measure.heading} {_text(effect.difference, measure.digits)}, {verdict}")
         if parts:
             lines.append(f"- {world}, radio less no radio: {'; '.join(parts)}.")

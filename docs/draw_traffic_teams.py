@@ -1,6 +1,6 @@
 """Prints the tables of teams in traffic and draws docs/images/traffic-teams.svg: python docs/draw_traffic_teams.py
 
-`python benches/learning_curves.py traffic-teams --jobs 2` trains the runs whose rows these are.
+`python benches/learning_curves.py --jobs 2 traffic-teams` trains the runs whose rows these are.
 """
 
 from __future__ import annotations

@@ -123,6 +123,8 @@ def test_the_tables_say_what_the_radio_does() -> None:
     assert any(
         line.startswith("| merge | all | 20.0 (20.0 to 20.0) | 1.00 (1.00 to 1.00) |") for line in lines
     )
+    alone = tables([row("merge", "ippo", channel, 0, throughput=9.0) for channel in CHANNELS])
+    assert alone.splitlines()[0] == "- merge, radio less no radio: vehicles/h 0, no interval."
     assert tables([]).startswith("There are no rows yet")
 
 
