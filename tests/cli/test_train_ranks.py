@@ -15,7 +15,8 @@ from waiting import TIMEOUT
 
 from fastrl.cli import ranks
 from fastrl.cli.main import main
-from fastrl.runs.checkpoint import load_newest
+from fastrl.runs.checkpoint import load_checkpoint, load_newest
+from fastrl.training.evaluation import BEST
 
 OPTIONS = [
     "CartPole-v1",
@@ -91,6 +92,20 @@ def test_a_rank_that_hangs_is_named_and_all_end(tmp_path: Path, rank: int) -> No
     errors = after_a_signal(tmp_path / "run", rank, signal.SIGSTOP, "--run.rank-timeout=5")
     assert errors.startswith(f"fastrl train: error: rank {rank} of 2 does not answer any more")
     assert load_newest(tmp_path / "run")[1]["steps"] > 0
+
+
+@pytest.mark.slow
+def test_ranks_keep_the_best_policy_of_evaluations_on_the_way(tmp_path: Path) -> None:
+    options = ["--run.shards=2", "--run.eval-freq=2", "--run.eval-episodes=2", "--total-timesteps=256"]
+    evaluations = []
+    for ranks_of in (1, 2):
+        run = tmp_path / f"run-{ranks_of}"
+        assert main(["train", *OPTIONS, *options, f"--ranks={ranks_of}", f"--run-dir={run}"]) == 0
+        state = load_checkpoint(run / "checkpoints" / BEST)
+        evaluations.append((state["steps"], state["callbacks"]["evaluation"]))
+        assert main(["train", f"--resume={run / 'checkpoints' / BEST}", f"--run-dir={run}-on"]) == 0
+    assert evaluations[0] == evaluations[1]
+    assert evaluations[0][1]["best"]["episodes"] == 2
 
 
 def test_ranks_that_end_without_training_are_an_error(

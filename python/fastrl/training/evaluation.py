@@ -175,19 +175,33 @@ class Evaluation(Callback):
             is_due, self._passed = passed > self._passed, passed
         else:
             is_due = count - self._evaluated_at >= self._freq or trainer.is_done()
+        ranks = trainer.ranks
+        # Rank 0 decides, evaluates and saves. Each rank has a part of what is saved.
+        [is_due] = ranks.lead(is_due)
         if not is_due:
             return
         with trainer.watch("evaluation"):
-            with Interruptible():
-                scores = self.evaluate(trainer.policy_checkpoint(), lambda _: None, on_the_way=True)
+            is_best = ranks.is_first and self._is_best(trainer, count)
             self._evaluated_at = count
-            self.scores = self._new = scores
-            if self.best is None or self.scores.mean_return > self.best.mean_return:
-                self.best, self.best_at = self.scores, count
+            if any(ranks.lead(is_best and self.best_file is not None)):
+                state = trainer.state_dict()
                 if self.best_file is not None:
                     self.best_file.parent.mkdir(exist_ok=True)
-                    save_checkpoint(self.best_file, trainer.state_dict())
-        trainer.evaluated(self.scores)
+                    save_checkpoint(self.best_file, state)
+        if ranks.is_first:
+            assert self.scores is not None
+            trainer.evaluated(self.scores)
+
+    def _is_best(self, trainer: Trainer, count: int) -> bool:
+        """Evaluates the policy; returns whether it is the best one so far."""
+        with Interruptible():
+            self.scores = self._new = self.evaluate(
+                trainer.policy_checkpoint(), lambda _: None, on_the_way=True
+            )
+        if self.best is not None and self.scores.mean_return <= self.best.mean_return:
+            return False
+        self.best, self.best_at = self.scores, count
+        return True
 
     def at_end(self, trainer: Trainer, console: Console) -> None:
         """Evaluates the final policy. Callbacks see it as an evaluation where there are none on the way, by which

@@ -369,7 +369,7 @@ class Task(TaskSettings, ABC):
 
             assert isinstance(source, DatasetSource)
             callbacks.append(ValidationLoss(source))
-        if ranks.is_first and (evaluation := self.evaluation(settings)) is not None:
+        if (evaluation := self.evaluation(settings)) is not None:
             callbacks.append(evaluation)
         action_space = problem.action_space if source.env_actions is None else source.env_actions
         header["action_space"] = space_state(action_space)
