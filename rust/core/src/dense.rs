@@ -7,6 +7,13 @@ use crate::lanes::has_fma;
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 use crate::widest::widest;
 
+/// What follows a hidden layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Tanh,
+    Relu,
+}
+
 /// Weights that are read one after the other.
 pub struct Weights<'a>(&'a [f32]);
 

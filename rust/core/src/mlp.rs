@@ -7,18 +7,12 @@
 //! their products are zeros, and adding a zero changes at most the sign of a zero, which no later number depends on and
 //! which the last layer takes away. Half of the hidden units of a ReLU network are zeros, and most bits of an observation.
 
-use crate::dense::{Inputs, Layer, Weights, activate, all_finite, normalize, relu, tanh};
+use crate::dense::{Activation, Inputs, Layer, Weights, activate, all_finite, normalize, relu, tanh};
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
+use crate::learn::network::pointer::{Tables, pointer_networks};
 use crate::learn::network::{Network, NetworkPass};
-use crate::learn::pointer::{Tables, pointer_networks};
 use crate::matrix::Aligned;
 use crate::recurrent::{Cell, Gates, Recurrent};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    Tanh,
-    Relu,
-}
 
 /// The shape of a network.
 #[derive(Clone, Debug, PartialEq)]

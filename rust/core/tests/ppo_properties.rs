@@ -1,11 +1,11 @@
 //! Updates of PPO and of values of actions against the losses as the papers write them, in f64, sample by sample, and
 //! differences of these.
 
+use fastrl_core::dense::Activation;
 use fastrl_core::learn::Precision;
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Networks, Outcome, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::learn::values::values;
-use fastrl_core::mlp::Activation;
 use fastrl_core::team::Team;
 use proptest::prelude::*;
 

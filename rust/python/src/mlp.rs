@@ -2,7 +2,8 @@
 
 use fastrl_binding::arrays::{Array, Flag, disjoint, list, list_or_none, readable, writeable};
 use fastrl_core::actor::{ActionsOut, Actor, Kind, Rows};
-use fastrl_core::mlp::{Activation, Architecture};
+use fastrl_core::dense::Activation;
+use fastrl_core::mlp::Architecture;
 use fastrl_core::recurrent::Cell;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use fastrl_binding::arrays::{Flag, disjoint, list, list_or_none, readable, writeable};
+use fastrl_core::dense::Activation;
 use fastrl_core::learn::Precision;
 use fastrl_core::learn::imitation::Imitation;
 use fastrl_core::learn::losses::Kind;
 use fastrl_core::learn::ppo::{Actions, Networks, Outcome, Parameters, Samples, Settings, Shape, update};
 use fastrl_core::learn::values::values;
-use fastrl_core::mlp::Activation;
 use fastrl_core::team::Team;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

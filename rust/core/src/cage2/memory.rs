@@ -4,8 +4,8 @@
 //! [`Layout`] names how many of them an observation has. Each layout is a prefix of the next; of Scenario 2 they have so many:
 //!
 //! ```text
-//! Scan    10  per host of [`Tables::scan_hosts`]: 0 never scanned, 1 scanned before, 2 scanned last
-//! Decoys  41  per place of [`Tables::decoy_places`]: 1 while the decoy stands there
+//! Scan    10  per host of [`MemoryTables::scan_hosts`]: 0 never scanned, 1 scanned before, 2 scanned last
+//! Decoys  41  per place of [`MemoryTables::decoy_places`]: 1 while the decoy stands there
 //! Full   137  per kind of event (Analyse, Remove, Restore, scan activity, exploit activity): an age and a count by host;
 //!             the last action's kind one-hot (Sleep or Monitor, Analyse, Remove, Restore, decoy; zeros before the first
 //!             action); 1 if that action could have an effect; steps / 100
@@ -20,13 +20,10 @@ use serde::{Deserialize, Serialize};
 
 use super::blue::BlueAction;
 use super::scenario::{DECOYS, Host, Hosts, NUM_HOSTS, Ports};
-use super::tables::{MAX_HOSTS, Scenario};
+use super::tables::{MAX_HOSTS, MemoryTables, Places, SCAN_HOSTS, Scenario};
 use super::view::{WORD_HOSTS, write_bits};
 use crate::env::ensure;
 use crate::memory::{arrays, ask_for};
-
-/// Hosts of Scenario 2 whose scans the winners of the challenge remembered; the operational hosts are not among them.
-pub const SCAN_HOSTS: [Host; 10] = [0, 1, 2, 3, 7, 8, 9, 10, 11, 12];
 
 /// The set of [`SCAN_HOSTS`].
 const SCANNED: Hosts = 0b1_1111_1000_1111;
@@ -59,7 +56,7 @@ impl Layout {
     pub const NAMES: [&str; 4] = ["none", "scan", "decoys", "full"];
 
     /// Number of values.
-    pub fn len(self, tables: &Tables) -> usize {
+    pub fn len(self, tables: &MemoryTables) -> usize {
         let (scans, decoys) = (tables.scan_hosts.len(), tables.decoy_places.len());
         match self {
             Self::None => 0,
@@ -67,77 +64,6 @@ impl Layout {
             Self::Decoys => scans + decoys,
             Self::Full => scans + decoys + 2 * NUM_EVENTS * tables.hosts() + NUM_KINDS + 2,
         }
-    }
-}
-
-/// Set of places in [`Tables::decoy_places`].
-type Places = u128;
-
-/// What a memory needs to know of a scenario.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tables {
-    /// Hosts that have a value for their scans, and the set of them.
-    pub scan_hosts: Vec<Host>,
-    scanned: Hosts,
-    /// Decoys and the hosts where they can start, in the order of blue's actions: number of the decoy, host. Elsewhere the
-    /// host itself listens on the decoy's port or has another operating system.
-    pub decoy_places: Vec<(usize, Host)>,
-    /// For each action the standing decoys that leave it without an effect; none where it never has one.
-    blocked: Vec<Option<Places>>,
-    /// The place of each action that starts a decoy which can start; 0 for all other actions.
-    starts: Vec<Places>,
-    /// The places on each host.
-    places_on: Vec<Places>,
-}
-
-impl Tables {
-    /// Tables of a scenario that has all of its parts but these.
-    pub(super) fn new(scenario: &Scenario, scan_hosts: Vec<Host>) -> Self {
-        let has_effect = |index: usize| {
-            let (host, blockers) = scenario.blockers[index];
-            scenario.ports[usize::from(host)] & blockers == 0
-        };
-        let actions = || scenario.actions.iter().enumerate();
-        let places = actions().filter_map(|(index, &action)| match action {
-            BlueAction::Decoy(decoy, host) if has_effect(index) => Some((decoy, host)),
-            _ => None,
-        });
-        let decoy_places: Vec<_> = places.collect();
-        // At most four start on a host of any image, on 32 hosts.
-        assert!(decoy_places.len() <= Places::BITS as usize, "sets of places have no more bits");
-        let where_each = |counts: &dyn Fn(usize, Host) -> bool| {
-            let places = decoy_places.iter().enumerate();
-            places.fold(0, |set: Places, (i, &(decoy, host))| set | Places::from(counts(decoy, host)) << i)
-        };
-        let blocked = |(index, &action): (usize, &BlueAction)| {
-            has_effect(index).then(|| match action {
-                BlueAction::Decoy(decoy, host) => where_each(&|other, there| {
-                    there == host && DECOYS[other].opens(scenario.ruleset) & DECOYS[decoy].checks != 0
-                }),
-                _ => 0,
-            })
-        };
-        let starts = |&action: &BlueAction| match action {
-            BlueAction::Decoy(decoy, host) => where_each(&|other, there| (other, there) == (decoy, host)),
-            _ => 0,
-        };
-        Self {
-            scanned: scan_hosts.iter().fold(0, |set, &host| set | 1 << host),
-            scan_hosts,
-            blocked: actions().map(blocked).collect(),
-            starts: scenario.actions.iter().map(starts).collect(),
-            places_on: (0..scenario.len()).map(|host| where_each(&|_, there| there == host)).collect(),
-            decoy_places,
-        }
-    }
-
-    fn hosts(&self) -> usize {
-        self.places_on.len()
-    }
-
-    /// Returns whether the action may have an effect while these decoys stand.
-    fn allow(&self, action: BlueAction, standing: Places) -> bool {
-        self.blocked[action.index(self.hosts())].is_some_and(|blocked| standing & blocked == 0)
     }
 }
 
@@ -155,7 +81,7 @@ static TENTHS: [f32; 16] = {
 /// See the documentation of the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlueMemory {
-    /// Hosts of [`Tables::scan_hosts`] that were ever scanned, and those in the last step in which one was.
+    /// Hosts of [`MemoryTables::scan_hosts`] that were ever scanned, and those in the last step in which one was.
     scanned: Hosts,
     scanned_last: Hosts,
     /// Places where a decoy stands.
@@ -281,19 +207,19 @@ impl BlueMemory {
         self.time
     }
 
-    /// The places where a decoy stands, bits by [`Tables::decoy_places`].
+    /// The places where a decoy stands, bits by [`MemoryTables::decoy_places`].
     pub fn standing(&self) -> u128 {
         self.standing
     }
 
     /// Returns whether the action may change anything now. Sleep always counts; Monitor never does, since every step
     /// monitors and it is the same as Sleep.
-    pub fn may_have_effect(&self, action: BlueAction, tables: &Tables) -> bool {
+    pub fn may_have_effect(&self, action: BlueAction, tables: &MemoryTables) -> bool {
         tables.allow(action, self.standing)
     }
 
     /// Marks with 1 those among all actions that may have an effect now.
-    pub fn write_mask(&self, mask: &mut [u8], tables: &Tables) {
+    pub fn write_mask(&self, mask: &mut [u8], tables: &MemoryTables) {
         for (entry, blocked) in mask.iter_mut().zip(&tables.blocked) {
             *entry = blocked.is_some_and(|blocked| self.standing & blocked == 0).into();
         }
@@ -322,7 +248,7 @@ impl BlueMemory {
     }
 
     /// Notes blue's action and the bits of the observation after its step, [`WORD_HOSTS`] a word.
-    pub fn update(&mut self, action: BlueAction, words: [u64; 2], tables: &Tables) {
+    pub fn update(&mut self, action: BlueAction, words: [u64; 2], tables: &MemoryTables) {
         self.time += 1;
         if let Some(history) = &mut self.history {
             history.act(action, tables.allow(action, self.standing), self.time, tables.hosts());
@@ -338,7 +264,7 @@ impl BlueMemory {
     }
 
     /// Notes the activity in the bits of an observation: of a step, or before the first action of an episode.
-    pub fn note_activity(&mut self, words: [u64; 2], tables: &Tables) {
+    pub fn note_activity(&mut self, words: [u64; 2], tables: &MemoryTables) {
         const FIRST: u64 = 0x1111_1111_1111_1111;
         if (words[0] | words[1]) & FIRST == 0 {
             return;
@@ -375,7 +301,7 @@ impl BlueMemory {
     }
 
     /// Writes the values of the layout that it was made for.
-    pub fn write(&self, layout: Layout, values: &mut [f32], tables: &Tables) {
+    pub fn write(&self, layout: Layout, values: &mut [f32], tables: &MemoryTables) {
         if layout >= Layout::Scan {
             // Hosts that the compiler knows, of Scenario 2, make it faster.
             if tables.scanned == SCANNED {
@@ -418,7 +344,7 @@ mod tests {
     use crate::cage2::Ruleset;
     use crate::cage2::view::OBS_BITS;
 
-    fn tables(ruleset: Ruleset) -> &'static Tables {
+    fn tables(ruleset: Ruleset) -> &'static MemoryTables {
         &ruleset.scenario2().memory
     }
 

@@ -6,7 +6,6 @@ use std::sync::{Arc, LazyLock};
 
 use super::Ruleset;
 use super::blue_action::{BlueAction, num_actions};
-use super::memory::{SCAN_HOSTS, Tables};
 use super::scenario::{
     AVAILABILITY_TENTHS, CONFIDENTIALITY_TENTHS, DECOYS, DEFENDER, ENTERPRISE0, ENTERPRISE1, ENTERPRISE2, Exploit,
     HOST_NAMES, Host, Hosts, IMAGE_KINDS, Image, MENDED_IMAGE_KINDS, OP_SERVER0, Ports, SUBNET_NAMES, Subnet, USER0,
@@ -126,7 +125,7 @@ pub struct Scenario {
     pub actions: Vec<BlueAction>,
     pub blockers: Vec<(u8, Ports)>,
     /// What blue's memory needs to know.
-    pub memory: Tables,
+    pub memory: MemoryTables,
     is_scenario2: bool,
 }
 
@@ -281,7 +280,7 @@ impl Scenario {
             nearest,
             actions,
             blockers,
-            memory: Tables::default(),
+            memory: MemoryTables::default(),
             is_scenario2: false,
             hosts,
         })
@@ -289,7 +288,7 @@ impl Scenario {
 
     /// The same with these hosts as those whose scans blue remembers.
     fn remembering(self, scan_hosts: Vec<Host>) -> Self {
-        Self { memory: Tables::new(&self, scan_hosts), ..self }
+        Self { memory: MemoryTables::new(&self, scan_hosts), ..self }
     }
 
     pub fn len(&self) -> usize {
@@ -464,6 +463,80 @@ fn scenario2(ruleset: Ruleset) -> Arc<Scenario> {
 /// The subnet of a host of Scenario 2.
 pub fn subnet_of(host: Host) -> Subnet {
     usize::from(SCENARIO2.subnet_of[host])
+}
+
+/// Hosts of Scenario 2 whose scans the winners of the challenge remembered; the operational hosts are not among them.
+pub const SCAN_HOSTS: [Host; 10] = [0, 1, 2, 3, 7, 8, 9, 10, 11, 12];
+
+/// Set of places in [`MemoryTables::decoy_places`].
+pub(super) type Places = u128;
+
+/// What [`super::memory::BlueMemory`] needs to know of a scenario.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemoryTables {
+    /// Hosts that have a value for their scans, and the set of them.
+    pub scan_hosts: Vec<Host>,
+    pub(super) scanned: Hosts,
+    /// Decoys and the hosts where they can start, in the order of blue's actions: number of the decoy, host. Elsewhere the
+    /// host itself listens on the decoy's port or has another operating system.
+    pub decoy_places: Vec<(usize, Host)>,
+    /// For each action the standing decoys that leave it without an effect; none where it never has one.
+    pub(super) blocked: Vec<Option<Places>>,
+    /// The place of each action that starts a decoy which can start; 0 for all other actions.
+    pub(super) starts: Vec<Places>,
+    /// The places on each host.
+    pub(super) places_on: Vec<Places>,
+}
+
+impl MemoryTables {
+    /// MemoryTables of a scenario that has all of its parts but these.
+    fn new(scenario: &Scenario, scan_hosts: Vec<Host>) -> Self {
+        let has_effect = |index: usize| {
+            let (host, blockers) = scenario.blockers[index];
+            scenario.ports[usize::from(host)] & blockers == 0
+        };
+        let actions = || scenario.actions.iter().enumerate();
+        let places = actions().filter_map(|(index, &action)| match action {
+            BlueAction::Decoy(decoy, host) if has_effect(index) => Some((decoy, host)),
+            _ => None,
+        });
+        let decoy_places: Vec<_> = places.collect();
+        // At most four start on a host of any image, on 32 hosts.
+        assert!(decoy_places.len() <= Places::BITS as usize, "sets of places have no more bits");
+        let where_each = |counts: &dyn Fn(usize, Host) -> bool| {
+            let places = decoy_places.iter().enumerate();
+            places.fold(0, |set: Places, (i, &(decoy, host))| set | Places::from(counts(decoy, host)) << i)
+        };
+        let blocked = |(index, &action): (usize, &BlueAction)| {
+            has_effect(index).then(|| match action {
+                BlueAction::Decoy(decoy, host) => where_each(&|other, there| {
+                    there == host && DECOYS[other].opens(scenario.ruleset) & DECOYS[decoy].checks != 0
+                }),
+                _ => 0,
+            })
+        };
+        let starts = |&action: &BlueAction| match action {
+            BlueAction::Decoy(decoy, host) => where_each(&|other, there| (other, there) == (decoy, host)),
+            _ => 0,
+        };
+        Self {
+            scanned: scan_hosts.iter().fold(0, |set, &host| set | 1 << host),
+            scan_hosts,
+            blocked: actions().map(blocked).collect(),
+            starts: scenario.actions.iter().map(starts).collect(),
+            places_on: (0..scenario.len()).map(|host| where_each(&|_, there| there == host)).collect(),
+            decoy_places,
+        }
+    }
+
+    pub(super) fn hosts(&self) -> usize {
+        self.places_on.len()
+    }
+
+    /// Returns whether the action may have an effect while these decoys stand.
+    pub(super) fn allow(&self, action: BlueAction, standing: Places) -> bool {
+        self.blocked[action.index(self.hosts())].is_some_and(|blocked| standing & blocked == 0)
+    }
 }
 
 #[cfg(test)]

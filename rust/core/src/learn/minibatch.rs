@@ -11,9 +11,9 @@ use super::batch::{Batch, prefetch};
 use super::imitation::{cloned_choices, cloned_draws};
 use super::losses::{Categorical, Gaussian, Kind, Sums, Surrogate, value_slope};
 use super::masked::Masked;
-use super::network::{Network, NetworkPass, Of};
+use super::network::pointer::Tables;
+use super::network::{GROUP, Network, NetworkPass, Of};
 use super::perceptron::{CHUNK, Piece};
-use super::pointer::Tables;
 use super::q_learning::huber;
 use super::samples::{Actions, Parameters, Samples, Settings, Shape};
 use crate::matrix::{Aligned, padded};
@@ -31,9 +31,6 @@ const CACHE: usize = 3 << 16;
 
 /// Parameters that take a step together.
 const STEP: usize = 1 << 13;
-
-/// Rows whose losses are added up together; blocks have a multiple of them.
-pub(super) const GROUP: usize = 32;
 
 /// Rows of a block: so few that there is one of some network for each thread.
 fn block_rows(rows: usize, networks: usize, threads: usize) -> usize {

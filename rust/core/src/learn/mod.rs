@@ -2,7 +2,7 @@
 //! SAC, TD3, IQL and DQN.
 //!
 //! [`ppo::update`] takes minibatches ([`minibatch`]) through networks and back ([`network`]), which are perceptrons
-//! ([`perceptron`]) or made of some, as those of tables are ([`pointer`]), with the gradients of
+//! ([`perceptron`]) or made of some, as those of tables are ([`network::pointer`]), with the gradients of
 //! losses ([`losses`], with masks [`masked`], of behaviour cloning [`imitation`]), through layer normalisation
 //! ([`layer_norm`]) where there is one, and along them with Adam ([`adam`]). All sums have an order that depends neither on
 //! the processor nor on the number of threads, so that results are the same to the last bit. [`values::values`] is the
@@ -23,7 +23,6 @@ pub mod off_policy;
 mod off_policy_losses;
 mod off_policy_parts;
 mod perceptron;
-pub(crate) mod pointer;
 pub mod ppo;
 pub mod q_learning;
 mod rounding;

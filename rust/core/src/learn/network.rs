@@ -1,11 +1,16 @@
 //! A network that learns, made of perceptrons: one alone, or those of a [`Pointer`].
 
+pub(crate) mod pointer;
+
 use std::ops::Range;
 
+use self::pointer::{Pointer, TablePass, Tables};
 use super::perceptron::{Copy, Pass, Perceptron, Piece};
-use super::pointer::{Pointer, TablePass, Tables};
 use crate::gemm::Start;
 use crate::matrix::Aligned;
+
+/// Rows whose losses are added up together; blocks have a multiple of them.
+pub(super) const GROUP: usize = 32;
 
 /// Parameters of a part that lie side by side in PyTorch's order; or so many zeros, which it does not have.
 #[derive(Clone)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::adam::Learned;
 use super::perceptron::Perceptron;
 use crate::bf16::Precision;
-use crate::mlp::Activation;
+use crate::dense::Activation;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {

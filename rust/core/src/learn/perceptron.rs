@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::layer_norm::LayerNorm;
 use super::row_sums::{add_rows, derive, dots};
 use crate::bf16::{Precision, pair_columns, pair_rows, pair_transposed};
+use crate::dense::Activation;
 use crate::dense::activate;
 use crate::gemm::{Finish, Left, Start, multiply, multiply_pairs};
 use crate::matrix::{Aligned, STEP, padded, stride, transpose};
-use crate::mlp::Activation;
 
 /// Rows that go through a network together: enough for products of matrices, few enough for the cache.
 pub(crate) const CHUNK: usize = 128;

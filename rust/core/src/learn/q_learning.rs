@@ -12,8 +12,8 @@ use super::member::{Blocks, Member, add_gradients};
 use super::off_policy_parts::rows_of;
 use super::perceptron::{Pass, Perceptron, Piece};
 use crate::bf16::Precision;
+use crate::dense::Activation;
 use crate::gemm::Start;
-use crate::mlp::Activation;
 
 /// A network that values actions: linear layers as `fastrl.networks.q_network.QNetwork` has them.
 #[derive(Clone, Debug)]

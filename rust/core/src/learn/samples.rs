@@ -3,10 +3,10 @@
 use super::imitation::Imitation;
 use super::losses::Kind;
 use super::network::Network;
+use super::network::pointer::pointer_networks;
 use super::perceptron::Perceptron;
-use super::pointer::pointer_networks;
 use crate::bf16::Precision;
-use crate::mlp::Activation;
+use crate::dense::Activation;
 
 /// Which networks learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

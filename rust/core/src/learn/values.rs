@@ -1,8 +1,8 @@
 //! Values of observations, by the critic that an update of PPO learns.
 
+use super::network::pointer::Tables;
 use super::network::{Network, NetworkPass};
 use super::perceptron::CHUNK;
-use super::pointer::Tables;
 use super::samples::Shape;
 use crate::bf16::Precision;
 use crate::matrix::{Aligned, stride};

@@ -8,12 +8,11 @@
 //!    and to logits of actions on nothing in particular, or to the value;
 //! 2. from the pointer, a row beside its table's context, to logits of actions on the row.
 
-use super::minibatch::GROUP;
-use super::network::{Network, NetworkPass, Segment};
-use super::perceptron::{Pass, Perceptron};
+use super::{GROUP, Network, NetworkPass, Segment};
+use crate::dense::Activation;
 use crate::dense::activate;
+use crate::learn::perceptron::{Pass, Perceptron};
 use crate::matrix::{Aligned, stride};
-use crate::mlp::Activation;
 use crate::widest::widest;
 
 /// Features of a row.
@@ -201,7 +200,7 @@ impl Pointer {
     }
 
     /// Tables of a block of a minibatch of up to so many: blocks are of one size.
-    pub(super) fn block(&self, tables: usize) -> usize {
+    pub(crate) fn block(&self, tables: usize) -> usize {
         let most = (BLOCK_ROWS / self.rows).clamp(GROUP, BLOCK);
         tables.div_ceil(tables.div_ceil(most)).next_multiple_of(GROUP)
     }
@@ -212,7 +211,7 @@ impl Pointer {
     }
 
     /// The tables side by side in `obs`.
-    pub(super) fn tables_of(&self, obs: &[f32]) -> Tables {
+    pub(crate) fn tables_of(&self, obs: &[f32]) -> Tables {
         let mut tables = self.tables();
         tables.set(obs);
         tables
