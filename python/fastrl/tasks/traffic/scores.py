@@ -141,8 +141,10 @@ def scores_of(records: NDArray[np.void], seed: int) -> Scores:
 
 
 def score_tables(scores: Sequence[tuple[str, Scores]], title: str) -> list[Table]:
-    """Tables with a row for each policy: its scores, then measures of the traffic, with standard errors over episodes. TTC
-    is the mean of the episodes' shortest times to a collision. What the environment does not know has no column."""
+    """Tables with a row for each policy: its scores, then measures of the traffic, with standard errors over episodes.
+
+    TTC is the mean of the episodes' shortest times to a collision. What the environment does not know has no column.
+    """
     returns = {
         "return": [
             plus_minus(it.mean_return, it.standard_error, 2 if abs(it.mean_return) < 100 else 0)
