@@ -124,7 +124,7 @@ def test_the_wheel_has_every_module_and_no_foreign_one(sources: Path, wheel: Pat
     package = sources / "python"
     plain = {
         str(path.relative_to(package))
-        for pattern in ("*.py", "*.pyi", "py.typed", "*.net.xml", "presets.toml")
+        for pattern in ("*.py", "*.pyi", "py.typed", "*.net.xml", "*.rou.xml", "presets.toml")
         for path in (package / "fastrl").rglob(pattern)
     }
     assert {name for name in names if ".dist-info/" not in name} == plain | COMPILED
