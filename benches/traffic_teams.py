@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastrl.runs.metrics import fixed
+from fastrl.runs.report import table_lines
 from fastrl.runs.statistics import (
     CAVEAT,
     INTERVAL,
@@ -154,8 +155,8 @@ def verdicts(found: Mapping[Measure, Sequence[Effect]]) -> list[str]:
     return lines
 
 
-def _means(rows: Sequence[Row]) -> Iterator[str]:
-    yield from _head("world", "algorithm", "agents know each other by", "seeds", *_headings())
+def _means(rows: Sequence[Row]) -> list[str]:
+    lines = []
     cells = {measure: cells_of(rows, measure) for measure in MEASURES}
     for world, algorithm, channel in _keys(rows):
         key = (world, algorithm, channel)
@@ -166,12 +167,14 @@ def _means(rows: Sequence[Row]) -> Iterator[str]:
             for measure in MEASURES
         ]
         seeds = max((len(of[key]) for of in cells.values() if key in of), default=0)
-        yield _line(world, algorithm, channel, str(seeds), *values)
+        lines.append([world, algorithm, channel, str(seeds), *values])
+    names = ["world", "algorithm", "agents know each other by", "seeds", *_headings()]
+    return table_lines(names, lines, left=len(names))
 
 
-def _effects(found: Mapping[Measure, Sequence[Effect]]) -> Iterator[str]:
+def _effects(found: Mapping[Measure, Sequence[Effect]]) -> list[str]:
     both = [cell for heading in _headings() for cell in (f"{heading}: radio less none", "P(better)")]
-    yield from _head("world", "algorithm", *both)
+    lines = []
     keys = dict.fromkeys((effect.world, effect.algorithm) for each in found.values() for effect in each)
     for world, algorithm in keys:
         cells = []
@@ -179,7 +182,9 @@ def _effects(found: Mapping[Measure, Sequence[Effect]]) -> Iterator[str]:
             own = [effect for effect in each if (effect.world, effect.algorithm) == (world, algorithm)]
             cells += [_text(effect.difference, measure.digits) for effect in own] or ["-"]
             cells += [_text(effect.improvement, 2) for effect in own] or ["-"]
-        yield _line(world, algorithm or "all", *cells)
+        lines.append([world, algorithm or "all", *cells])
+    names = ["world", "algorithm", *both]
+    return table_lines(names, lines, left=len(names))
 
 
 def _keys(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
@@ -197,14 +202,6 @@ def _keys(rows: Sequence[Row]) -> list[tuple[str, str, str]]:
 
 def _headings() -> list[str]:
     return [measure.heading for measure in MEASURES]
-
-
-def _head(*names: str) -> list[str]:
-    return [_line(*names), _line(*["---"] * len(names))]
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _text(estimate: Estimate, digits: int) -> str:

@@ -37,11 +37,12 @@ from fastrl.runs.logger import Logger
 from fastrl.runs.row import Row
 from fastrl.runs.settings import with_one_goal
 from fastrl.training.callbacks import Callback
+from fastrl.training.evaluation import settings_to_play
 from fastrl.training.run import load_weights, name_of, train
 from fastrl.training.stages import saved_settings, saved_stage, stage_of
 from fastrl.training.summary import Summary
 from fastrl.training.task import Task
-from fastrl.training.trainer import SNAPSHOTS, Trainer
+from fastrl.training.trainer import Trainer
 from fastrl.utils.config import (
     ConfigError,
     Values,
@@ -242,11 +243,7 @@ class Model(metaclass=_ModelType):
             TrustError, UserError, CollectError: as of `trainer`.
         """
         settings = stage_of(self._settings, self.trainer.stage).settings
-        if SNAPSHOTS in self.trainer.header:
-            from fastrl.training.snapshots import against_snapshots
-
-            settings = against_snapshots(settings, self.trainer.header)
-        return settings
+        return settings_to_play(settings, self.trainer.header)
 
     @property
     def metrics(self) -> list[dict[str, float]]:

@@ -6,12 +6,12 @@ libsumo is one simulation a process: `record(...)` starts this file in a process
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from sumo_reference import run_apart
 
 # The cars of highway-env, as far as SUMO's IDM has their numbers.
 CAR = "carFollowModel='IDM' accel='3' decel='5' tau='1.5' minGap='2.5' length='5' sigma='0' speedDev='0'"
@@ -37,16 +37,7 @@ def record(folder: Path, net: Path, demand: Path, seconds: int, seed: int = 0) -
         "seconds": seconds,
         "seed": seed,
     }
-    (folder / "spec.json").write_text(json.dumps(spec))
-    done = subprocess.run(
-        [sys.executable, __file__, str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=dict(os.environ),
-    )
-    if done.returncode:
-        raise RuntimeError(f"SUMO failed:\n{done.stdout}{done.stderr}")
+    run_apart(__file__, folder, spec)
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return result
 

@@ -111,17 +111,23 @@ def record(
         "learner": learner,
         "commands": commands,
     }
+    run_apart(__file__, folder, spec)
+    with np.load(folder / "out.npz") as out:
+        return dict(out)
+
+
+def run_apart(script: str, folder: Path, spec: dict[str, Any]) -> None:
+    """Runs a script in a process of its own, whose argument is a folder with ``spec.json``."""
     (folder / "spec.json").write_text(json.dumps(spec))
     done = subprocess.run(
-        [sys.executable, __file__, str(folder)],
+        [sys.executable, script, str(folder)],
         capture_output=True,
         text=True,
         check=False,
         env=dict(os.environ),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    with np.load(folder / "out.npz") as out:
-        return dict(out)
+    if done.returncode:
+        raise RuntimeError(f"SUMO failed:\n{done.stdout}{done.stderr}")
 
 
 def _run(folder: Path) -> None:

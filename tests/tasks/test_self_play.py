@@ -72,7 +72,7 @@ class Pooled:
 
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
-    """What a run has learned, without the folder of its snapshots, and these."""
+    """The state of a run after its last update, without the folder of its snapshots, and these."""
     state = untimed_state(trainer.state_dict())
     folder = Path(state.pop("snapshots")["directory"])
     state["files"] = {file.name: untimed_state(load_checkpoint(file)) for file in sorted(folder.iterdir())}
@@ -273,7 +273,7 @@ def test_a_pool_of_past_policies_ends_the_cycle_of_rock_paper_scissors(tmp_path:
     payoff = np.array([[0, -1, 1], [1, 0, -1], [-1, 1, 0]])
 
     def losses(pool_size: int, priority: str = "given") -> tuple[float, float]:
-        """What a best response wins of the mean of the past policies, and on average of one of them."""
+        """The win of a best response to the mean of the past policies, and the mean win to one of them."""
         model: Any = fastrl.IPPO(
             GAME,
             learners=["first"],

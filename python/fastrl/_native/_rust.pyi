@@ -304,7 +304,7 @@ class Cage2Scenario:
 
     @property
     def access(self) -> list[str]:
-        """How red reaches each subnet from where it starts: "open", "gated" or "closed"."""
+        """Red's access to each subnet from where it starts: "open", "gated" or "closed"."""
 
     @property
     def start(self) -> int:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FORMAT = "fastrl-checkpoint"
 VERSION = "1"
+SNAPSHOTS = "snapshots"
+"""Entry of a run whose opponents are its own past policies: their folder, and how many there are."""
 
 # Key of a placeholder for a tensor in the document; its value is the tensor's name in the file.
 _TENSOR = "$tensor"

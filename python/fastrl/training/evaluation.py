@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastrl.runs.checkpoint import save_checkpoint
+from fastrl.runs.checkpoint import SNAPSHOTS, save_checkpoint
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.metrics import brief, counted
 from fastrl.runs.row import Number
@@ -34,6 +34,23 @@ def to_play(run: Path) -> Path:
     """The best policy of a run directory, if its evaluations have kept one; else what is given."""
     best = run / "checkpoints" / BEST
     return best if best.is_file() else run
+
+
+def settings_to_play(settings: Any, state: Mapping[str, Any], file: Path | None = None) -> Any:
+    """Settings with which the policy of a checkpoint plays: in place of the run's own past policies its opponents are
+    those that there were at the checkpoint.
+
+    Args:
+        settings: of the run.
+        state: of the checkpoint.
+        file: the checkpoint; None: of a training that goes on.
+    """
+    if SNAPSHOTS not in state:
+        return settings
+    # Most runs do without.
+    from fastrl.training.snapshots import against_snapshots, found_beside
+
+    return against_snapshots(settings, state if file is None else found_beside(state, file))
 
 
 class Scores(Protocol):

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from fastrl.collectors.team_backend import OPPONENT
 from fastrl.collectors.team_spec import SELF
+from fastrl.runs.checkpoint import SNAPSHOTS
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import TrainError
 from fastrl.runs.row import Number
 from fastrl.training.callbacks import Callback, Run
 from fastrl.training.opposed_spec import pool_shares
 from fastrl.training.snapshots import against_snapshots, continue_in, save
-from fastrl.training.trainer import SNAPSHOTS
 
 if TYPE_CHECKING:
     from fastrl.play.film import Films
@@ -70,10 +70,12 @@ class OpponentsCallback(Callback):
         if self._own:
             self._size, self._every = settings.env.pool_size, settings.env.snapshot_every
         if source.collect.is_live and (self._is_hard or self._size):
-            asked = "hard" if self._is_hard else f"the opponent {SELF}"
-            raise TrainError(
-                f"--env.opponent-priority: a live simulation draws by given weights, got {asked}"
+            asked = (
+                "--env.opponent-priority: a live simulation draws by given weights, got hard"
+                if self._is_hard
+                else f"--opponents: a live simulation draws by given weights, got the opponent {SELF}"
             )
+            raise TrainError(asked)
         if self._size:
             source.spec.check_self(policy)
         # The places of the pool come after the other opponents, the newest snapshot first.

@@ -95,9 +95,7 @@ class OpposedSpec(TeamSpec):
         # An opponent may keep to masks that the policies that learn do without.
         action_masks |= any(_has_masks(state) for state in states.values())
         with contextlib.closing(self.whole.make_team(1, workers=1, action_masks=action_masks)) as env:
-            agents = list(map(str, env.agents))
-            free = named(self.learners, agents)
-            frozen = [a for a in range(len(agents)) if a not in free]
+            agents, free, frozen = self._sides(env)
             if not free:
                 raise ConfigError(f"--opponents: expected --learners beside it, some of {', '.join(agents)}")
             if not frozen:
@@ -127,11 +125,13 @@ class OpposedSpec(TeamSpec):
             CheckpointError
         """
         with contextlib.closing(self.whole.make_team(1, workers=1, action_masks=_has_masks(state))) as env:
-            agents = list(map(str, env.agents))
-            free = named(self.learners, agents)
-            self._frozen(
-                "--opponents self: this run", state, env, [a for a in range(len(agents)) if a not in free]
-            )
+            self._frozen("--opponents self: this run", state, env, self._sides(env)[2])
+
+    def _sides(self, env: MultiAgentVectorEnv) -> tuple[list[str], list[int], list[int]]:
+        """Names of all agents, and indices of those that learn and of those that do not."""
+        agents = list(map(str, env.agents))
+        free = named(self.learners, agents)
+        return agents, free, [a for a in range(len(agents)) if a not in free]
 
     def _pool(self, env: MultiAgentVectorEnv, frozen: Sequence[int]) -> Pool:
         """The run's snapshots so far, as the agents that do not learn."""

@@ -14,6 +14,7 @@ from fastrl.collectors import threads
 from fastrl.collectors.protocol import CollectError
 from fastrl.networks.own_network import check_own_network, own_path
 from fastrl.runs.checkpoint import (
+    SNAPSHOTS,
     CheckpointError,
     Checkpoints,
     check_kinds,
@@ -28,12 +29,12 @@ from fastrl.runs.logger import LoggedRun, Logger
 from fastrl.runs.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
 from fastrl.runs.settings import with_one_goal
 from fastrl.sources.collecting import options_of_others
-from fastrl.training.evaluation import BEST, Evaluation, Scores
+from fastrl.training.evaluation import BEST, Evaluation, Scores, settings_to_play
 from fastrl.training.profiler import with_other
 from fastrl.training.stages import saved_settings, saved_stage
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
 from fastrl.training.task import Task
-from fastrl.training.trainer import SNAPSHOTS, Trainer
+from fastrl.training.trainer import Trainer
 from fastrl.utils.config import ConfigError, Values, build, check, resumable_keys, to_toml, values_of
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.errors import UserError
@@ -229,13 +230,7 @@ def load_run(
             check_own_network(
                 getattr(algo, "network", None), parse_options(getattr(algo, "network_options", ())), policy
             )
-        if to_act:
-            return settings, state
-        if SNAPSHOTS in state:
-            from fastrl.training.snapshots import against_snapshots, found_beside
-
-            settings = against_snapshots(settings, found_beside(state, file))
-        return task.resolve_defaults(settings), state
+        return settings if to_act else task.resolve_defaults(settings_to_play(settings, state, file)), state
     except UserError:
         raise
     except Exception as error:

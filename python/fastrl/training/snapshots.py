@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fastrl.collectors.team_spec import SELF
-from fastrl.runs.checkpoint import CheckpointError, save_checkpoint
+from fastrl.runs.checkpoint import SNAPSHOTS, CheckpointError, save_checkpoint
 from fastrl.training.opposed_spec import snapshot_file, snapshots_in, weighted
-from fastrl.training.trainer import SNAPSHOTS
 from fastrl.utils.files import read_file, write_atomically
 
 # The largest file that is copied.

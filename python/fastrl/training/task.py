@@ -24,11 +24,11 @@ from fastrl.runs.logger import Shown
 from fastrl.runs.settings import RunConfig, Settings
 from fastrl.training.callbacks import Callback, EarlyStopping
 from fastrl.training.device import make_algorithm, use_threads
-from fastrl.training.evaluation import Evaluation, Returns, Scores
+from fastrl.training.evaluation import Evaluation, Returns, Scores, settings_to_play
 from fastrl.training.profiler import GpuMeter, Profile
 from fastrl.training.stages import Stage, stage_of, stages_of
 from fastrl.training.task_settings import TaskSettings
-from fastrl.training.trainer import SNAPSHOTS, Trainer
+from fastrl.training.trainer import Trainer
 from fastrl.utils.config import ConfigError, build, check, to_tree
 from fastrl.utils.output import quiet_console
 from fastrl.utils.ranks import ALONE, Ranks
@@ -437,10 +437,7 @@ class Task(TaskSettings, ABC):
             # The policy is of a stage of the run.
             config_type = type(settings)
             settings = build(config_type, check(config_type, state["config"], "the stage"))
-        if SNAPSHOTS in state:
-            from fastrl.training.snapshots import against_snapshots
-
-            settings = against_snapshots(settings, state)
+        settings = settings_to_play(settings, state)
         run: RunConfig = settings.run
         # Compiled actors are as good on any machine; PyTorch acts on a GPU where that is asked for.
         device = "cuda" if run.device == "cuda" else "cpu"

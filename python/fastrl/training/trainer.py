@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.protocol import CollectError, Report
-from fastrl.runs.checkpoint import checksum
+from fastrl.runs.checkpoint import SNAPSHOTS, checksum
 from fastrl.runs.directory import RunDirectory
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.errors import HookError, TrainError
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from fastrl.training.evaluation import Scores
 
 C = TypeVar("C", bound=Callback)
-
-SNAPSHOTS = "snapshots"
-"""Entry of checkpoints of runs whose opponents are their own past policies: their folder, and how many there are."""
 
 
 class Trainer:

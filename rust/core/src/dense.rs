@@ -7,7 +7,7 @@ use crate::lanes::has_fma;
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
 use crate::widest::widest;
 
-/// What follows a hidden layer.
+/// The function after a hidden layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     Tanh,

@@ -133,7 +133,7 @@ pub struct Mlp {
     norms: Vec<[Vec<f32>; 2]>,
     memory: Option<Recurrent>,
     last: Layer,
-    /// What computes the outputs of tables, alone.
+    /// Computes the outputs of tables, alone.
     of_tables: Option<TablePolicy>,
 }
 

@@ -18,7 +18,13 @@ USER0 = HOSTS.index("User0")
 
 
 class BluePolicy(Protocol):
-    """A defender of N games, which chooses among the 145 actions of `ACTIONS`, or those of another network."""
+    """A defender of N games, which chooses among the 145 actions of `ACTIONS`, or those of another network.
+
+    Attributes:
+        state_size: numbers of its memory of a game.
+    """
+
+    state_size: int
 
     def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
         """Clears its memory at the start of episodes, in all games or in those of `mask` [N]."""
@@ -32,6 +38,8 @@ class BluePolicy(Protocol):
 class SleepPolicy:
     """A defender that does nothing."""
 
+    state_size = 0
+
     def __init__(self, num_envs: int, actions: Sequence[str] = ACTIONS) -> None:
         self._actions = np.full(num_envs, _first(actions, "Sleep"), np.int64)
 
@@ -44,6 +52,8 @@ class SleepPolicy:
 
 class RandomPolicy:
     """A defender that draws any of its actions uniformly."""
+
+    state_size = 0
 
     def __init__(self, num_envs: int, seed: int = 0, num_actions: int = len(ACTIONS)) -> None:
         self._num_envs, self._num_actions = num_envs, num_actions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -64,6 +65,8 @@ def network_picture(
     return pen.picture()
 
 
+# Films draw one network frame after frame.
+@functools.lru_cache(16)
 def _columns(network: Cage2Scenario) -> list[tuple[str, tuple[str, ...]]]:
     """Names above the columns, and the hosts of each; a large subnet has several. There are at least five rows, and as
     many as the picture needs to be no wider than high by half."""

@@ -47,7 +47,7 @@ _FOLDER = Path(__file__).with_name("networks")
 NETWORKS = ("crossing", "grid", "arterial")
 """Names of the built-in networks, of 1, 2 x 2 and 3 junctions, each with its own demand; made by SUMO's netconvert."""
 VIEW = View(screen_width=600, screen_height=600)
-# What trips of the compiled side have besides, for agents that drive, of which there are none.
+# Further options of the compiled trips: they are of agents that drive, of which there are none.
 _NO_AGENTS: dict[str, list[float]] = {
     **{key: [0.0] for key in ("controlled_vehicles", "offroad_terminal", "navigates", "warm_up", "begin")},
     **{f"{key}_reward": [0.0] for key in ("collision", "high_speed", "arrived", "on_road", "violation")},

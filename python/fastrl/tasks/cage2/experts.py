@@ -99,7 +99,7 @@ class DefenderExpert:
     def __init__(self, made: MakeDefender, rows: ExactRows) -> None:
         self._rows, self._made = rows, made
         self._env_actions = np.array(made.actions)
-        self.state_size = getattr(made.policy(1), "state_size", 0)
+        self.state_size = made.policy(1).state_size
         self._policy: baselines.BluePolicy | None = None
         self._count = -1
 

@@ -124,7 +124,7 @@ pub struct Scenario {
     /// Blue's actions in the challenge's order; each has an effect while nothing on the host listens on the ports.
     pub actions: Vec<BlueAction>,
     pub blockers: Vec<(u8, Ports)>,
-    /// What blue's memory needs to know.
+    /// Tables of blue's memory.
     pub memory: MemoryTables,
     is_scenario2: bool,
 }
@@ -471,7 +471,7 @@ pub const SCAN_HOSTS: [Host; 10] = [0, 1, 2, 3, 7, 8, 9, 10, 11, 12];
 /// Set of places in [`MemoryTables::decoy_places`].
 pub(super) type Places = u128;
 
-/// What [`super::memory::BlueMemory`] needs to know of a scenario.
+/// Tables of a scenario for [`super::memory::BlueMemory`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryTables {
     /// Hosts that have a value for their scans, and the set of them.
