@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     for topic in options.topics:
         if topic not in TOPICS:
             parser.error(f"unknown topic {topic}; there are {', '.join(TOPICS)}")
+    how = [f"--rounds={options.rounds}", f"--seconds={options.seconds}"]
     # Lines, not a bar: a bar's thread would hold a lock while the queue's producers are forked.
     lines = plain_console(stderr=True, force_terminal=False)
     try:
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
                 module = importlib.import_module(TOPICS[topic])
                 for result in module.measure(options.rounds, options.seconds, progress):
                     show_and_write(
-                        result.stamped(shlex.join([*PROG.split(), *arguments]), options.note), options.out
+                        result.stamped(shlex.join([*PROG.split(), topic, *how]), options.note), options.out
                     )
     except UserError as error:
         print_error(PROG, error)

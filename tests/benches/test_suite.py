@@ -44,7 +44,7 @@ def test_tables_are_printed_and_results_written(
     for words in ("A title: one case, steps/s", "2.00 M", "third is left out: why", "results/fake-a.json"):
         assert words in shown
     tree = json.loads((tmp_path / "results" / "fake-a.json").read_text())
-    assert tree["command"] == "python benches/suite.py --rounds 2 --seconds 0.5 --out results --note busy"
+    assert tree["command"] == "python benches/suite.py fake --rounds=2 --seconds=0.5"
     assert tree["note"] == "busy" and tree["cases"][0]["ratios"][0]["median"] == 2
 
 
