@@ -7,16 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 from PIL import Image
 from small_runs import refusal, run_cli, train_small
 
 import fastrl
 from fastrl.cli.main import main
 from fastrl.envs import Cage2VectorEnv
+from fastrl.envs.cage2.game import Cage2GameVectorEnv
+from fastrl.envs.opponents import Turn
 from fastrl.play.play import team_seeds
 from fastrl.tasks.cage2_game.league import League, league, nash
-from fastrl.tasks.cage2_game.opponents import GameSpec
-from fastrl.training.opposed_spec import weighted
+from fastrl.tasks.cage2_game.opponents import GameSpec, frozen_blue, frozen_red
+from fastrl.training.opposed_spec import policy_state, weighted
+from fastrl.utils.seeding import agent_streams
 
 EPISODES = 6
 
@@ -55,6 +59,24 @@ def test_returns_are_those_of_the_environment_of_blue(runs: Path) -> None:
                 returns += rewards
             assert table.returns[row, column] == pytest.approx(returns.mean(), rel=1e-5)
             assert table.errors[row, column] == pytest.approx(returns.std(ddof=1) / EPISODES**0.5, rel=1e-4)
+
+
+def test_attackers_draw_their_actions_and_defenders_take_the_most_probable(runs: Path) -> None:
+    run = str(runs / "both")
+    sides = frozen_blue(run, policy_state(run)), frozen_red(run, policy_state(run))
+    games = Cage2GameVectorEnv(64, memory="scan", autoreset_mode=AutoresetMode.DISABLED)
+    obs, _ = games.reset(seed=0)
+    obs = obs.reshape(128, -1)
+    streams = agent_streams(np.arange(64, dtype=np.uint64), 2).ravel()
+    states = np.zeros((128, 0), np.float32)
+    drawn = []
+    for index, side in enumerate(sides):
+        mine = np.tile(np.arange(2) == index, 64)
+        assert len(np.unique(obs[mine], axis=0)) == 1, "all games start alike"
+        turn = Turn(games, obs, mine, streams, np.zeros(128, np.int64), games.action_masks(), states)
+        drawn.append(len(np.unique(side.act(turn))))
+    assert drawn[0] == 1
+    assert drawn[1] > 1
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def league(
     episode_length: int = 100,
     advance: Callable[[int], object] = lambda pairs: None,
 ) -> League:
-    """Plays each defender against each attacker; all take their most probable actions.
+    """Plays each defender, with its most probable actions, against each attacker, which draws its own.
 
     Args:
         defenders: runs and agents, as `blues` takes them.
