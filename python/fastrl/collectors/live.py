@@ -18,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 
 from fastrl.collectors.executor import START_SECONDS, pickled
-from fastrl.collectors.executor_task import Outcome
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import FragmentMeta, arrays_for, fragment_of
 from fastrl.collectors.live_process import EXIT_REPORTED, HEADER, record_dtype, simulate
@@ -34,6 +33,7 @@ from fastrl.collectors.protocol import (
 from fastrl.collectors.resources import check_start_method, check_timeout, memory_of
 from fastrl.collectors.running import resumed
 from fastrl.collectors.weights import Weights
+from fastrl.collectors.worker_tasks import WorkerReply
 from fastrl.queue import Empty, Queue
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils import child_process, processes
@@ -218,18 +218,18 @@ class LiveCollector(Collector):
         Raises:
             CollectError: it has died too often, or of a cause that would recur.
         """
-        outcome = Outcome([], cause=simulation.cause)
+        reply = WorkerReply(cause=simulation.cause)
         if simulation.code == EXIT_REPORTED:
             with contextlib.suppress(EOFError):
-                outcome = simulation.pipe.recv()
+                reply = simulation.pipe.recv()
         else:
-            outcome = outcome._replace(traceback=simulation.traceback())
+            reply = reply._replace(traceback=simulation.traceback())
         simulation.pipe.close()
-        if outcome.refused:
-            raise CollectError(outcome.cause, outcome.traceback)
+        if reply.refused:
+            raise CollectError(reply.cause, reply.traceback)
         indices = self.plan.env_indices
         task = f"a fragment of rows {indices[0]} to {indices[-1]}"
-        self._failures.add(0, task, outcome.cause, outcome.traceback, [(NO_ENV, 0)])
+        self._failures.add(0, task, reply.cause, reply.traceback, [(NO_ENV, 0)])
         self._restarts += 1
         self._episode_numbers += 1
         self._earlier += self._newest["seconds"][0]

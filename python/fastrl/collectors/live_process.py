@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from fastrl.collectors.executor_task import failed
 from fastrl.collectors.fragment_arrays import arrays_for
 from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.pace import Pace
 from fastrl.collectors.protocol import ACTIVITIES, Difficulty, Plan, Stopped
 from fastrl.collectors.weights import Weights
+from fastrl.collectors.worker_tasks import failure_reply
 from fastrl.envs.spec import unpickle
 from fastrl.queue import Queue, ShutDown
 from fastrl.utils import processes
@@ -29,7 +29,7 @@ the difficulty of the next episodes: level, agents and density. NaN: the environ
 # File descriptor of the terminal's errors.
 _STDERR = 2
 
-# Exit code of a simulation that has sent the outcome of an exception.
+# Exit code of a simulation that has sent the reply to an exception.
 EXIT_REPORTED = 81
 
 COUNTS = ("steps", "missed", "late", "latest")
@@ -105,7 +105,7 @@ def simulate(
         beats: counts its signs of life: each step, and several in a second while it waits until one is due.
         queue: of records, which drops the oldest.
         weights: with a `HEADER`, published already.
-        report: gets the outcome of an exception; where the process crashes or hangs, its traceback.
+        report: gets the reply to an exception; where the process crashes or hangs, its traceback.
     """
     processes.init_worker([name for name in (queue.name, weights.name) if name is not None], report)
     stop = np.frombuffer(stop, np.uint8).data
@@ -114,7 +114,7 @@ def simulate(
     except (Stopped, ShutDown):
         pass
     except BaseException as error:  # an environment that calls sys.exit() has failed, too
-        report.send(failed(error, []))
+        report.send(failure_reply(error))
         sys.exit(EXIT_REPORTED)
 
 

@@ -12,7 +12,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from fastrl.collectors.protocol import (
 )
 from fastrl.collectors.resources import check_timeout
 from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
+from fastrl.collectors.worker_tasks import Collected, WorkerReply
 from fastrl.rollout.fragment import Fragment, copied_steps, first_steps
 from fastrl.utils.seeding import NO_ENV
 
@@ -58,31 +59,6 @@ class TaskWorker:
         self.episode_numbers = [0] * len(self.env_indices)
         self.since = 0.0
         self.turn = self.due = self.failed_starts = 0
-
-
-class WorkerReply(Protocol):
-    """The common part of workers' replies.
-
-    Attributes:
-        seconds: by `ACTIVITIES`, since its last reply.
-        cause: the exception in one line; empty without one. ``traceback``: of it.
-        refused: whether a retry is useless.
-        span: start and end of the task, by this machine's `time.monotonic`; None if not known.
-        restarted: its rows whose running episodes were restarted with this reply, as replaying them diverged.
-    """
-
-    @property
-    def seconds(self) -> tuple[float, ...]: ...
-    @property
-    def cause(self) -> str: ...
-    @property
-    def traceback(self) -> str: ...
-    @property
-    def refused(self) -> bool: ...
-    @property
-    def span(self) -> tuple[float, float] | None: ...
-    @property
-    def restarted(self) -> tuple[int, ...]: ...
 
 
 W = TypeVar("W", bound=TaskWorker)
@@ -400,7 +376,7 @@ class TaskScheduler(Collector, Generic[W]):
         self,
         worker: W,
         numbers: tuple[int, ...],
-        fragments: Sequence[tuple[Arrays, FragmentMeta]],
+        fragments: Sequence[Collected],
         version: int,
         reply: WorkerReply,
     ) -> None:
