@@ -15,7 +15,7 @@ from fastrl.collectors.factory import check_suits
 from fastrl.collectors.fragment_stream import FragmentStream, Staleness
 from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report, even_ranges
 from fastrl.collectors.resources import cores
-from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
+from fastrl.collectors.running import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import facts_of, sampled_rows
