@@ -184,10 +184,10 @@ class LiveCollector(CountingCollector):
         ended = row["ended"][: int(row["num_ended"])]
         meta = FragmentMeta(
             plan.num_steps,
-            returns=ended[:, 0].tolist(),
-            lengths=ended[:, 1].astype(np.int64).tolist(),
-            episodes=[(env, number) for env, number in ended[:, 2:4].astype(np.int64).tolist()],
-            info=[tuple(values) for values in ended[:, 4:].tolist()],
+            [
+                (int(t), int(env), int(number), total, int(length), tuple(info))
+                for t, env, number, total, length, *info in ended.tolist()
+            ],
         )
         arrays = {name: record[name][0] for name in arrays_for(plan, 1)}
         fragment = fragment_of(plan, arrays, meta, int(row["versions"][0]), np.array(plan.env_indices))

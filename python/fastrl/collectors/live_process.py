@@ -40,7 +40,7 @@ def record_dtype(plan: Plan) -> np.dtype[np.void]:
     """The type of a fragment as one record of a queue: its arrays, and beside them
 
     - the version of the policy that chose each step, and its age in seconds;
-    - how many episodes ended in it, and of each the return, length, environment index, number, and values of its infos;
+    - how many episodes ended in it, and of each the fields of `fastrl.collectors.fragment_arrays.End`;
     - the numbers of the running episodes;
     - since the process has started: the time when its environments were built, seconds by `ACTIVITIES`, and `COUNTS`.
     """
@@ -50,7 +50,7 @@ def record_dtype(plan: Plan) -> np.dtype[np.void]:
         ("versions", np.int64, steps),
         ("ages", np.float64, steps),
         ("num_ended", np.int64),
-        ("ended", np.float64, (steps * rows, 4 + len(plan.episode_info))),
+        ("ended", np.float64, (steps * rows, 5 + len(plan.episode_info))),
         ("numbers", np.int64, rows),
         ("ready", np.float64),
         ("seconds", np.float64, len(ACTIVITIES)),
@@ -156,9 +156,9 @@ def _run(
         while True:
             meta = runner.collect(arrays)
             runner.seconds["waiting"] = pace.waited
-            record["num_ended"], record["numbers"] = len(meta.lengths), runner.episode_numbers
-            for i, ended in enumerate(zip(meta.returns, meta.lengths, meta.episodes, meta.info, strict=True)):
-                row["ended"][i] = ended[0], ended[1], *ended[2], *ended[3]
+            record["num_ended"], record["numbers"] = len(meta.ends), runner.episode_numbers
+            for i, (*ended, info) in enumerate(meta.ends):
+                row["ended"][i] = *ended, *info
             record["seconds"] = [runner.seconds[part] for part in ACTIVITIES]
             for name in COUNTS:
                 record[name] = getattr(pace, name)

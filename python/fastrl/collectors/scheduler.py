@@ -402,7 +402,7 @@ class TaskScheduler(CountingCollector, Generic[W]):
         fragment = fragment_of(self.plan, kept, meta, version, env_indices)
         self._count_fragment(fragment)
         if not self._whole:
-            for env_index, number in meta.episodes:
+            for _, env_index, number, *_ in meta.ends:
                 worker.episode_numbers[env_index - worker.env_indices[0]] = number + 1
             self._running_of(worker).add(fragment, restarted, meta.difficulties)
             self._diverged += len(restarted)

@@ -37,7 +37,7 @@ from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.threads import threads
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
-from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner, meta_of
+from fastrl.collectors.vector_runner import VectorEnvRunner
 from fastrl.envs.process_pool import SHUTDOWN_GRACE_S
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.envs.worker_error import WorkerError
@@ -166,7 +166,7 @@ class LockstepCollector(CountingCollector):
         if self._block is None:
             self._block = FragmentBlock(self.plan, runner.env_indices, self.running_episodes)
         part = self._block.next()
-        meta = meta_of(self.plan.num_steps, runner.run_steps(part.arrays, part.steps))
+        meta = runner.run_steps(part.arrays, part.steps)
         fragment = self._block.written(part, meta, version, runner.restarted)
         self._count_fragment(fragment)
         return fragment
@@ -182,7 +182,7 @@ class LockstepCollector(CountingCollector):
         # Those of many agents are overwritten by each step, or have no meaning.
         if not self.plan.agents:
             clear_ends(arrays)
-        meta = meta_of(self.plan.num_steps, self.runner.run_steps(arrays))
+        meta = self.runner.run_steps(arrays)
         fragment = fragment_of(self.plan, arrays, meta, version, self.runner.env_indices.copy())
         fragments = [fragment]
         if self.runner.skipped is not None and self.runner.skipped.any():
@@ -202,11 +202,9 @@ class LockstepCollector(CountingCollector):
         version = self._load()
         count = count or self.plan.episodes
 
-        def on_end(episodes: list[EndedEpisode]) -> None:
+        def on_end(episodes: list[tuple[Arrays, FragmentMeta]]) -> None:
             fragments = []
-            for arrays, number, total, info in episodes:
-                length = len(arrays["rewards"])
-                meta = FragmentMeta(length, [total], [length], [(NO_ENV, number)], [info])
+            for arrays, meta in episodes:
                 fragments.append(fragment_of(self.plan, arrays, meta, version, np.array([NO_ENV], np.int64)))
                 self._count_fragment(fragments[-1])
             give(fragments)
