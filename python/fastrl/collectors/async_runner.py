@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -13,7 +13,7 @@ from fastrl.collectors.fragment_arrays import Arrays, End, FragmentMeta, arrays_
 from fastrl.collectors.protocol import ACTIVITIES, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import expect_masks, expect_native_spaces, native_vector_env
-from fastrl.collectors.vector_runner import EpisodeSink, episode_arrays
+from fastrl.collectors.vector_runner import episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
 from fastrl.networks.compiled_actor import values_of
 from fastrl.utils.seeding import NO_ENV, act_streams
@@ -158,12 +158,8 @@ class AsyncEnvRunner:
             for row in np.flatnonzero(~failed).tolist():
                 self._states[row] = state_of(self.plan, episodes[row])
 
-    def run_episodes(self, numbers: range, on_end: EpisodeSink) -> None:
-        """Runs the episodes of these numbers.
-
-        Args:
-            on_end: called with episodes that have ended.
-        """
+    def run_episodes(self, numbers: range) -> Iterator[list[tuple[Arrays, FragmentMeta]]]:
+        """Runs the episodes of these numbers; gives those that have ended."""
         if self._episodes is None:
             self._episodes = arrays_for(self.plan, self.plan.num_envs)
         kept = self._episodes
@@ -197,7 +193,7 @@ class AsyncEnvRunner:
                 [arrays] = episode_arrays(kept, np.array([row]), length)
                 check_masks(self.plan, arrays, length)
                 number, total = int(self.episode_numbers[row]), float(self._returns[row])
-                on_end([(arrays, FragmentMeta.of_episode(number, total, length, tuple(info)))])
+                yield [(arrays, FragmentMeta.of_episode(number, total, length, tuple(info)))]
             self.seconds["buffer"] += perf_counter() - start
             if not ended.all():
                 self._choose_actions(rows[~ended], batch.obs[~ended], self._steps, kept)

@@ -3,10 +3,11 @@ vector environment of the user's own."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,6 @@ from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import (
     Arrays,
     FragmentBlock,
-    FragmentMeta,
     arrays_for,
     clear_ends,
     fragment_of,
@@ -120,8 +120,7 @@ class LockstepCollector(CountingCollector):
             if not self._arrays:
                 self._arrays = [arrays_for(self.plan, self.plan.num_envs)]
             return self._collect_steps(self._arrays[0])
-        fragments: list[Fragment] = []
-        self._collect_episodes(fragments.extend)
+        fragments = itertools.chain.from_iterable(self._collect_episodes(self.plan.episodes))
         return sorted(fragments, key=lambda fragment: int(fragment.episodes[0, 1]))
 
     def refresh_observations(self) -> None:
@@ -156,7 +155,8 @@ class LockstepCollector(CountingCollector):
         batch = min(self.plan.episodes, self._max_pending)
         while background.await_room(batch if self._whole else 1):
             if self._whole:
-                self._collect_episodes(background.give, int(min(batch, self._stop_at - self._next)))
+                for fragments in self._collect_episodes(int(min(batch, self._stop_at - self._next))):
+                    background.give(fragments)
             else:
                 background.give(self._collect_steps(arrays_for(self.plan, self.plan.num_envs)))
 
@@ -197,20 +197,16 @@ class LockstepCollector(CountingCollector):
             self._count_fragment(each)
         return fragments
 
-    def _collect_episodes(self, give: Callable[[list[Fragment]], Any], count: int | None = None) -> None:
-        """Runs the next episodes, and gives them away when they have ended."""
+    def _collect_episodes(self, count: int) -> Iterator[list[Fragment]]:
+        """Runs the next episodes, and gives them when they have ended."""
         version = self._load()
-        count = count or self.plan.episodes
-
-        def on_end(episodes: list[tuple[Arrays, FragmentMeta]]) -> None:
+        first, self._next = self._next, self._next + count
+        for episodes in self.runner.run_episodes(range(first, first + count)):
             fragments = []
             for arrays, meta in episodes:
                 fragments.append(fragment_of(self.plan, arrays, meta, version, np.array([NO_ENV], np.int64)))
                 self._count_fragment(fragments[-1])
-            give(fragments)
-
-        first, self._next = self._next, self._next + count
-        self.runner.run_episodes(range(first, first + count), on_end)
+            yield fragments
 
     def report(self) -> Report:
         runner = self.runner

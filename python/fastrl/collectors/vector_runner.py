@@ -47,9 +47,6 @@ _ROLLED_OUT = (
     "final_masks",
 )
 
-# Takes whole episodes that have ended at the same step.
-EpisodeSink = Callable[[list[tuple[Arrays, FragmentMeta]]], None]
-
 
 def _of_envs(rewards: NDArray[np.floating]) -> NDArray[np.floating]:
     """Rewards by environment, [R], of all its agents together."""
@@ -503,12 +500,8 @@ class VectorEnvRunner:
             except WorkerError as again:
                 error = again
 
-    def run_episodes(self, numbers: range, on_end: EpisodeSink) -> None:
-        """Runs the episodes of these numbers.
-
-        Args:
-            on_end: called with episodes that have ended.
-        """
+    def run_episodes(self, numbers: range) -> Iterator[list[tuple[Arrays, FragmentMeta]]]:
+        """Runs the episodes of these numbers; gives those that have ended at the same step."""
         if self._episodes is None or self._step is None:
             self._episodes = arrays_for(self.plan, len(self.env_indices))
             self._step = allocate_steps(self.plan, 1, len(self.env_indices))
@@ -535,7 +528,7 @@ class VectorEnvRunner:
             self._returns[rows] += _of_envs(step["rewards"][0, rows])
             step["obs"][0, source] = step["obs"][1, source]
             if ended.any():
-                on_end(self._take_ended(kept, step, np.flatnonzero(ended)))
+                yield self._take_ended(kept, step, np.flatnonzero(ended))
             self.seconds["buffer"] += perf_counter() - start
             if ended.any():
                 late = self._steal_reserved(ended)
