@@ -11,8 +11,7 @@ from collect_cases import Lives, Remembering, chooser, plan, rows, updates
 from fastrl.collectors import running
 from fastrl.collectors.executor import ExecutorCollector
 from fastrl.collectors.protocol import Plan
-from fastrl.collectors.running import RunningEpisode, RunningEpisodes
-from fastrl.collectors.saved_state import packed, unpacked
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes, packed, unpacked
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.collectors.synchronous import native_collector, sync_collector
 from fastrl.envs.contract import CONTINUES

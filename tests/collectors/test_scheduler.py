@@ -2,7 +2,7 @@
 
 import random
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from collect_cases import chooser, plan, rows, updates
@@ -12,15 +12,9 @@ from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan
 from fastrl.collectors.scheduler import TaskScheduler, TaskWorker
 from fastrl.collectors.sequential import SequentialCollector
+from fastrl.collectors.worker_tasks import WorkerReply
 
-
-class WorkerReply(NamedTuple):
-    seconds: tuple[float, ...] = (0.001,) * len(ACTIVITIES)
-    cause: str = ""
-    traceback: str = ""
-    refused: bool = False
-    restarted: tuple[int, ...] = ()
-    span: tuple[float, float] | None = None
+REPLY = WorkerReply(seconds=(0.001,) * len(ACTIVITIES))
 
 
 class Near(TaskWorker):
@@ -64,7 +58,7 @@ class NearCollector(TaskScheduler[Near]):
         for index, env_indices in enumerate(workers):
             worker = Near(index, env_indices, LocalRunner(plan, env_indices))
             self.workers.append(worker)
-            self._worker_started(worker, WorkerReply(), 0.5)
+            self._worker_started(worker, REPLY, 0.5)
 
     def _send(self, weights: Any, version: int) -> None:
         for worker in self.workers:
@@ -89,11 +83,13 @@ class NearCollector(TaskScheduler[Near]):
         fragments: list[tuple[Arrays, FragmentMeta]] = []
         for number in numbers or (None,):
             if self._rng.random() < self._fails:
-                self._task_finished(worker, numbers, fragments, self.version, WorkerReply(cause="it failed"))
+                self._task_finished(
+                    worker, numbers, fragments, self.version, REPLY._replace(cause="it failed")
+                )
                 return
             arrays = arrays_for(self.plan, len(worker.env_indices) or 1)
             fragments.append((arrays, worker.runner.collect(arrays, number)))
-        self._task_finished(worker, numbers, fragments, self.version, WorkerReply())
+        self._task_finished(worker, numbers, fragments, self.version, REPLY)
 
     def _die(self, worker: Near) -> None:
         given = list(worker.tasks)

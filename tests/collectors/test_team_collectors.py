@@ -13,7 +13,7 @@ from team_env import TeamEnv, TeamEnvSpec, by_numbers
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.parallel_spec import ParallelSpec
 from fastrl.collectors.protocol import CollectError, Plan
-from fastrl.collectors.saved_state import packed, unpacked
+from fastrl.collectors.running import packed, unpacked
 from fastrl.collectors.synchronous import team_collector
 from fastrl.collectors.team_backend import EPISODE_INFO, Difficulty
 from fastrl.collectors.team_spec import CompiledTeamSpec

@@ -16,7 +16,7 @@ from fastrl.collectors import probe
 from fastrl.collectors.factory import make_collector
 from fastrl.collectors.parallel_spec import ParallelSpec
 from fastrl.collectors.protocol import CollectError, Plan
-from fastrl.collectors.saved_state import packed, unpacked
+from fastrl.collectors.running import packed, unpacked
 from fastrl.envs.spec import as_spec
 from fastrl.networks.action_space import Actions
 from fastrl.networks.multi_agent import MultiAgentPolicy, PolicyNetwork

@@ -8,7 +8,7 @@ from team_env import TeamEnvSpec
 from fastrl.algorithms.multi_agent import MultiAgentLearner
 from fastrl.algorithms.protocol import Problem
 from fastrl.collectors.protocol import Plan
-from fastrl.collectors.saved_state import packed, unpacked
+from fastrl.collectors.running import packed, unpacked
 from fastrl.collectors.synchronous import team_collector
 from fastrl.collectors.team_backend import EPISODE_INFO
 from fastrl.networks.multi_agent import MultiAgentPolicy

@@ -18,7 +18,7 @@ from small_runs import (
 )
 
 from fastrl.cli.main import main
-from fastrl.collectors.saved_state import unpacked
+from fastrl.collectors.running import unpacked
 from fastrl.training.trainer import Trainer
 
 

@@ -25,7 +25,7 @@ import fastrl
 from fastrl.algorithms.ppo import PPO
 from fastrl.cli.main import main
 from fastrl.collectors.protocol import Failure
-from fastrl.collectors.saved_state import unpacked
+from fastrl.collectors.running import unpacked
 from fastrl.collectors.sequential import SequentialCollector
 from fastrl.rollout.fragment import Fragment
 from fastrl.runs.checkpoint import find_checkpoint, load_newest, save_checkpoint

@@ -14,7 +14,7 @@ from small_runs import settings_of
 
 import fastrl
 from fastrl.algorithms.ppo import PPO
-from fastrl.collectors.saved_state import num_running
+from fastrl.collectors.running import num_running
 from fastrl.runs.checkpoint import checksum, load_checkpoint, save_checkpoint
 from fastrl.runs.errors import TrainError
 from fastrl.tasks import find

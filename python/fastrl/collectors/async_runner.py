@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from fastrl.collectors.fragment_arrays import Arrays, arrays_for, check_masks
+from fastrl.collectors.fragment_arrays import Arrays, End, FragmentMeta, arrays_for, check_masks
 from fastrl.collectors.protocol import ACTIVITIES, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
 from fastrl.collectors.vector_backends import expect_masks, expect_native_spaces, native_vector_env
-from fastrl.collectors.vector_runner import End, EndedEpisode, EpisodeSink, episode_arrays
+from fastrl.collectors.vector_runner import episode_arrays
 from fastrl.envs.async_vector import AsyncNativeVectorEnv, Batch
 from fastrl.networks.compiled_actor import values_of
 from fastrl.utils.seeding import NO_ENV, act_streams
@@ -82,9 +82,9 @@ class AsyncEnvRunner:
         self._started = False
         self._episodes: Arrays | None = None
 
-    def run_steps(self, out: Arrays) -> list[End]:
+    def run_steps(self, out: Arrays) -> FragmentMeta:
         """Takes T steps in every row, into arrays of `fastrl.rollout.fragment.allocate` whose flags and final
-        observations are zero. Returns the episodes that ended."""
+        observations are zero."""
         ends: list[End] = []
         everyone = np.arange(self.plan.num_envs)
         self.restarted = []
@@ -113,7 +113,7 @@ class AsyncEnvRunner:
                 for row, info in zip(over.tolist(), batch.episode_info[ended].tolist(), strict=True):
                     episode = int(self.env_indices[row]), int(self.episode_numbers[row])
                     length = int(self._steps[row])
-                    ends.append((int(at[row]), *episode, float(self._returns[row]), length, row, tuple(info)))
+                    ends.append((int(at[row]), *episode, float(self._returns[row]), length, tuple(info)))
                 self.episode_numbers[over] += 1
                 self._prepare_episodes(over)
             at[rows] += 1
@@ -126,7 +126,7 @@ class AsyncEnvRunner:
         if self._states is not None:
             out["next_states"][...] = self._states
         check_masks(self.plan, out, self.plan.num_steps)
-        return ends
+        return FragmentMeta(self.plan.num_steps, sorted(ends))
 
     def _start_and_observe(self, rows: NDArray[np.int64]) -> None:
         """Starts the episodes of rows and waits for their first observations."""
@@ -158,12 +158,8 @@ class AsyncEnvRunner:
             for row in np.flatnonzero(~failed).tolist():
                 self._states[row] = state_of(self.plan, episodes[row])
 
-    def run_episodes(self, numbers: range, on_end: EpisodeSink) -> None:
-        """Runs the episodes of these numbers.
-
-        Args:
-            on_end: called with episodes that have ended.
-        """
+    def run_episodes(self, numbers: range) -> Iterator[list[tuple[Arrays, FragmentMeta]]]:
+        """Runs the episodes of these numbers; gives those that have ended."""
         if self._episodes is None:
             self._episodes = arrays_for(self.plan, self.plan.num_envs)
         kept = self._episodes
@@ -197,7 +193,7 @@ class AsyncEnvRunner:
                 [arrays] = episode_arrays(kept, np.array([row]), length)
                 check_masks(self.plan, arrays, length)
                 number, total = int(self.episode_numbers[row]), float(self._returns[row])
-                on_end([EndedEpisode(arrays, number, total, tuple(info))])
+                yield [(arrays, FragmentMeta.of_episode(number, total, length, tuple(info)))]
             self.seconds["buffer"] += perf_counter() - start
             if not ended.all():
                 self._choose_actions(rows[~ended], batch.obs[~ended], self._steps, kept)

@@ -4,7 +4,7 @@
 costs its task only. A task is a fragment of a worker's rows, or whole episodes, which go to a free worker. Weights are
 published once, in shared memory, and read by each worker before its next task; fragments come back in shared memory,
 too. There they stay with `collect` of steps, until the next call; otherwise the learner copies them out of it. Only
-tasks and outcomes are pickled.
+tasks and replies are pickled.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from typing import Any, Literal
 
 from fastrl.collectors import executor_task
 from fastrl.collectors.executor_context import executor_context
-from fastrl.collectors.executor_task import Outcome, Slots, Task, nbytes_of
+from fastrl.collectors.executor_task import Slots, Task, nbytes_of
 from fastrl.collectors.executor_worker import Worker
 from fastrl.collectors.fragment_arrays import arrays_for
 from fastrl.collectors.protocol import Plan, partition_envs
 from fastrl.collectors.resources import WorkerCount, check_start_method, count_workers, memory_of
 from fastrl.collectors.scheduler import TaskScheduler
 from fastrl.collectors.weights import Weights
+from fastrl.collectors.worker_tasks import WorkerReply
 from fastrl.utils import child_process, processes
 
 # Seconds of a task of several short episodes, and the most episodes of one.
@@ -113,7 +114,7 @@ class ExecutorCollector(TaskScheduler[Worker]):
         self._payload = pickled(plan)
         self._rebuild = rebuild
         self._sent: tuple[int, bytes] | None = None
-        self.replies: SimpleQueue[tuple[Worker, int, Future[Outcome]]] = SimpleQueue()
+        self.replies: SimpleQueue[tuple[Worker, int, Future[WorkerReply]]] = SimpleQueue()
         self._asked_memory: tuple[float, list[int], tuple[float, ...]] = (-math.inf, [], ())
 
         context = executor_context(start_method)
@@ -191,23 +192,23 @@ class ExecutorCollector(TaskScheduler[Worker]):
         while not self.replies.empty():
             self._receive_reply(*self.replies.get())
 
-    def _receive_reply(self, worker: Worker, generation: int, future: Future[Outcome]) -> None:
+    def _receive_reply(self, worker: Worker, generation: int, future: Future[WorkerReply]) -> None:
         """A task is done."""
         if generation != worker.generation:
             return  # of a process that was replaced; its tasks were given back
         if future.cancelled() or future.exception() is not None:
             self._replace(worker)
             return
-        outcome = future.result()
+        reply = future.result()
         task = worker.done()
         if task is None:
-            self._worker_started(worker, outcome, outcome.ready - self._failures.started_at)
+            self._worker_started(worker, reply, reply.ready - self._failures.started_at)
             return
         # Workers count from the first version that this collector has published.
-        version = self.version - self._published + outcome.version if self._nbytes else self.version
+        version = self.version - self._published + reply.version if self._nbytes else self.version
         slots = [worker.slots.arrays[slot] for slot in task.slots]
-        fragments = list(zip(slots, outcome.metas, strict=False))
-        self._task_finished(worker, task.episode_numbers, fragments, version, outcome)
+        fragments = [(arrays, meta) for arrays, (_, meta) in zip(slots, reply.fragments, strict=False)]
+        self._task_finished(worker, task.episode_numbers, fragments, version, reply)
 
     # Failures
 

@@ -1,5 +1,5 @@
 """The tasks in an executor's process, one after the other. Arrays of steps stay in shared memory; the small rest of a
-task's outcome goes through its future.
+reply goes through its task's future.
 """
 
 from __future__ import annotations
@@ -7,8 +7,7 @@ from __future__ import annotations
 import ctypes
 import math
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
@@ -17,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastrl.collectors.failures import last_line
-from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, arrays_for
+from fastrl.collectors.fragment_arrays import Arrays, arrays_for
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import CollectError, Difficulty, Plan, Stopped
+from fastrl.collectors.protocol import Difficulty, Plan
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.weights import Weights
-from fastrl.envs.spec import ElsewhereError, unpickle
+from fastrl.collectors.worker_tasks import Collected, TaskRunner, WorkerReply, failure_reply
+from fastrl.envs.spec import unpickle
 from fastrl.utils import processes
 
 # Alignment of arrays, so that no two share a cache line.
@@ -95,32 +94,7 @@ class Task(NamedTuple):
     weights: tuple[int, bytes] | None = None
 
 
-class Outcome(NamedTuple):
-    """Result of a task.
-
-    Attributes:
-        metas: of its fragments, up to one that failed.
-        version: of the weights.
-        seconds: by `ACTIVITIES`, since the last answer.
-        cause: what was raised, in one line; empty: all went well.
-        traceback: of it.
-        refused: whether it is of no use to try again.
-        ready: `time.monotonic` when the environment was built.
-        restarted, span: as of `fastrl.collectors.scheduler.WorkerReply`.
-    """
-
-    metas: list[FragmentMeta]
-    version: int = 0
-    seconds: tuple[float, ...] = ()
-    cause: str = ""
-    traceback: str = ""
-    refused: bool = False
-    ready: float = 0.0
-    restarted: tuple[int, ...] = ()
-    span: tuple[float, float] | None = None
-
-
-class _Process:
+class _Process(TaskRunner):
     """The state of a process: its runner, and the weights that this has."""
 
     def __init__(
@@ -135,31 +109,29 @@ class _Process:
     ) -> None:
         self._new_runner = lambda: LocalRunner(plan, env_indices, np.frombuffer(stop, np.uint8).data)
         self._report = report
-        self.runner = self._make_runner()
+        super().__init__(self._make_runner())
         self._slots = slots
         self._weights = weights
         self._buffer = bytearray(weights.nbytes if weights is not None else 0)
-        self._version = 0
         self._rebuild = rebuild
-        self._replied_at = perf_counter()
 
     def _make_runner(self) -> LocalRunner:
         runner = self._new_runner()
         runner.closing = lambda: processes.close_deadline(self._report.fileno())
         return runner
 
-    def build(self) -> Outcome:
+    def build(self) -> WorkerReply:
         """Builds environment and actor."""
-        return self._answer(lambda metas: self.runner.build())._replace(ready=time.monotonic())
+        return self.reply(lambda fragments: self.runner.build())._replace(ready=time.monotonic())
 
-    def run(self, task: Task) -> Outcome:
+    def run(self, task: Task) -> WorkerReply:
         start = time.monotonic()
-        self.runner.seconds["waiting"] += perf_counter() - self._replied_at
+        self.count_waiting()
 
-        def work(metas: list[FragmentMeta]) -> None:
+        def work(fragments: list[Collected]) -> None:
             if self._rebuild:
                 self.close()
-                self.runner, self._version = self._make_runner(), 0
+                self.runner, self.version = self._make_runner(), 0
             if task.resume:
                 self.runner.episode_numbers = [number for number, _ in task.resume]
                 self.runner.running = [episode for _, episode in task.resume]
@@ -167,51 +139,26 @@ class _Process:
             self.runner.set_difficulty(*task.difficulty)
             slots = [self._slots.arrays[slot] for slot in task.slots]
             for number, arrays in zip(task.episode_numbers or (None,), slots, strict=True):
-                metas.append(self.runner.collect(arrays, number))
+                fragments.append(({}, self.runner.collect(arrays, number)))
 
-        return self._answer(work)._replace(span=(start, time.monotonic()))
+        return self.reply(work)._replace(span=(start, time.monotonic()))
 
     def _update(self, task: Task) -> None:
         """Takes newer weights, if there are any."""
         if task.weights is not None:
-            self._version, weights = task.weights
+            self.version, weights = task.weights
             self.runner.load(weights)
-        elif self._weights is not None and self._weights.version > self._version:
+        elif self._weights is not None and self._weights.version > self.version:
             start = perf_counter()
-            self._version = self._weights.read(self._buffer)
+            self.version = self._weights.read(self._buffer)
             self.runner.seconds["weights"] += perf_counter() - start
             self.runner.load(self._buffer)
-
-    def _answer(self, work: Callable[[list[FragmentMeta]], object]) -> Outcome:
-        """Does some work and returns its outcome."""
-        metas: list[FragmentMeta] = []
-        outcome = Outcome(metas)
-        try:
-            work(metas)
-        except Stopped:
-            outcome = Outcome(metas, cause="stopped")
-        except BaseException as error:  # an environment that calls sys.exit() has failed, too
-            outcome = failed(error, metas)
-        self._replied_at = perf_counter()
-        return outcome._replace(
-            version=self._version, seconds=self.runner.take_seconds(), restarted=self.runner.restarted
-        )
 
     def close(self) -> None:
         self.runner.close()
 
 
-def failed(error: BaseException, metas: list[FragmentMeta]) -> Outcome:
-    """The outcome of an exception."""
-    trace = traceback.format_exc()
-    if isinstance(error, CollectError):
-        return Outcome(metas, cause=str(error), traceback=error.traceback, refused=True)
-    if isinstance(error, ElsewhereError):
-        return Outcome(metas, cause=str(error), refused=True)
-    return Outcome(metas, cause=last_line(trace), traceback=trace)
-
-
-_process: _Process | Outcome | None = None
+_process: _Process | WorkerReply | None = None
 
 
 def init_process(
@@ -239,15 +186,15 @@ def init_process(
         # Unlike atexit, it is done in processes of every start method.
         util.Finalize(None, _process.close, exitpriority=10)
     except Exception as error:
-        _process = failed(error, [])._replace(refused=True)
+        _process = failure_reply(error)._replace(refused=True)
 
 
-def build() -> Outcome:
+def build() -> WorkerReply:
     """The first task of each process."""
     assert _process is not None
-    return _process if isinstance(_process, Outcome) else _process.build()
+    return _process if isinstance(_process, WorkerReply) else _process.build()
 
 
-def run(task: Task) -> Outcome:
+def run(task: Task) -> WorkerReply:
     assert _process is not None
-    return _process if isinstance(_process, Outcome) else _process.run(task)
+    return _process if isinstance(_process, WorkerReply) else _process.run(task)

@@ -10,8 +10,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from fastrl.collectors import executor_task
-from fastrl.collectors.executor_task import Outcome, Slots, Task
+from fastrl.collectors.executor_task import Slots, Task
 from fastrl.collectors.scheduler import TaskWorker
+from fastrl.collectors.worker_tasks import WorkerReply
 from fastrl.utils import processes
 from fastrl.utils.child_process import Child
 
@@ -46,7 +47,7 @@ class Worker(TaskWorker):
         slots: Slots,
         context: BaseContext,
         arguments: Callable[["Worker", Connection], tuple[Any, ...]],
-        done: "SimpleQueue[tuple[Worker, int, Future[Outcome]]]",
+        done: "SimpleQueue[tuple[Worker, int, Future[WorkerReply]]]",
     ) -> None:
         super().__init__(index, env_indices)
         self.slots = slots

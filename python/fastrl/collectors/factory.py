@@ -36,7 +36,17 @@ from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import compiled_spec, native_spec
 from fastrl.envs.spec import EnvSpec
 
-COLLECTORS = ("sequential", "sync", "executor", "native", "ray", "vector", "live")
+# Import paths of the collectors, each imported when it is first made.
+_MAKERS = {
+    "sequential": "fastrl.collectors.sequential:sequential_collector",
+    "sync": "fastrl.collectors.synchronous:sync_collector",
+    "executor": "fastrl.collectors.executor:ExecutorCollector",
+    "native": "fastrl.collectors.synchronous:native_collector",
+    "ray": "fastrl.collectors.ray_collector:RayCollector",
+    "vector": "fastrl.collectors.synchronous:vector_collector",
+    "live": "fastrl.collectors.live:LiveCollector",
+}
+COLLECTORS = tuple(_MAKERS)
 
 # Time of an update's worth of steps in one process from which workers are worth it.
 WORTH_SECONDS = 0.01
@@ -232,18 +242,6 @@ def check_suits(name: str, plan: Plan) -> None:
             f"{plan.env.id} can be built by this process alone: choose 'sequential', or give the import path of a"
             " function at the top of a module, 'my_module:make_env'"
         )
-
-
-# Import paths of the collectors, each imported when it is first made.
-_MAKERS = {
-    "sequential": "fastrl.collectors.sequential:sequential_collector",
-    "sync": "fastrl.collectors.synchronous:sync_collector",
-    "executor": "fastrl.collectors.executor:ExecutorCollector",
-    "native": "fastrl.collectors.synchronous:native_collector",
-    "ray": "fastrl.collectors.ray_collector:RayCollector",
-    "vector": "fastrl.collectors.synchronous:vector_collector",
-    "live": "fastrl.collectors.live:LiveCollector",
-}
 
 
 def _maker(name: str) -> Callable[..., Collector]:

@@ -82,7 +82,7 @@ def own_traceback(error: BaseException) -> str:
 def failed(what: str, error: BaseException) -> CollectError:
     """The error to raise for an environment's: ``what`` and its last line, with `own_traceback`."""
     trace = own_traceback(error)
-    cause = last_line(trace) if trace else str(error) or type(error).__name__
+    cause = last_line(trace) if trace else str(error).removeprefix("env: ") or type(error).__name__
     return CollectError(f"{what}: {cause}", trace)
 
 

@@ -21,7 +21,7 @@ from fastrl.rollout.fragment import (
     first_steps,
     steps_between,
 )
-from fastrl.utils.seeding import env_seed
+from fastrl.utils.seeding import NO_ENV, env_seed
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -66,23 +66,27 @@ def step_of(arrays: Arrays, t: int) -> Step:
     return Step(arrays, t, obs[t], arrays["actions"][t], arrays["log_probs"][t], rewards, env, masks, values)
 
 
+# An episode that has ended: step of the fragment, environment index, number, return, length, values of its infos.
+End = tuple[int, int, int, float, int, tuple[float, ...]]
+
+
 class FragmentMeta(NamedTuple):
     """The parts of a fragment that are not arrays of steps.
 
     Attributes:
         num_steps: T.
-        returns, lengths: of the episodes that ended.
-        episodes: their environment indices and numbers.
-        info: of each, the values of the plan's ``episode_info`` keys.
+        ends: of the episodes that ended, by step, then environment.
         difficulties: of the running episodes, see `fastrl.collectors.team_backend.TeamBackend`; None: as they are.
     """
 
     num_steps: int
-    returns: list[float]
-    lengths: list[int]
-    episodes: list[tuple[int, int]]
-    info: list[tuple[float, ...]]
+    ends: Sequence[End] = ()
     difficulties: NDArray[np.float64] | None = None
+
+    @classmethod
+    def of_episode(cls, number: int, total: float, length: int, info: tuple[float, ...]) -> FragmentMeta:
+        """That of a whole episode of this return, with unit "episodes"."""
+        return cls(length, [(length - 1, NO_ENV, number, total, length, info)])
 
 
 def arrays_for(plan: Plan, rows: int) -> Arrays:
@@ -132,12 +136,13 @@ def fragment_of(
         if (states := plan.zero_states(1)) is not None:
             cut |= dict.fromkeys(STATE_ARRAYS, states)
     # Most fragments of few steps have no end.
-    ends = _NO_ENDS
-    if meta.episodes:
+    ends, infos = _NO_ENDS, tuple[tuple[float, ...], ...]()
+    if meta.ends:
+        _, indices, numbers, returns, lengths, infos = zip(*meta.ends, strict=True)
         ends = {
-            "returns": np.array(meta.returns, np.float64),
-            "lengths": np.array(meta.lengths, np.int64),
-            "episodes": np.array(meta.episodes, np.int64),
+            "returns": np.array(returns, np.float64),
+            "lengths": np.array(lengths, np.int64),
+            "episodes": np.column_stack((indices, numbers)),
         }
     return Fragment(
         **cut,
@@ -145,7 +150,7 @@ def fragment_of(
         version=version,
         env_indices=env_indices,
         episode_info={
-            key: np.array([values[i] for values in meta.info], np.float64)
+            key: np.array([values[i] for values in infos], np.float64)
             for i, key in enumerate(plan.episode_info)
         },
     )
@@ -220,8 +225,6 @@ def check_masks(plan: Plan, arrays: Arrays, num_steps: int) -> None:
 # The most fragments of a block, and about the most bytes of one.
 _FRAGMENTS, _BYTES = 64, 1 << 20
 
-_NOTHING_ENDED = FragmentMeta(0, [], [], [], [])
-
 
 class Part(NamedTuple):
     """The arrays of a fragment, views of its steps, and the fragment itself where no episode ends in it."""
@@ -252,14 +255,14 @@ class FragmentBlock:
         # Of the next fragment, and of the first since `take`.
         self._next = self._first = 0
         # Of the last fragment.
-        self._ends = _NOTHING_ENDED
+        self._ends = FragmentMeta(0)
         # Flags and last observations are not zero, or may be after a failure.
         self._is_written = False
 
     def _part(self, i: int) -> Part:
         arrays = self._steps(i, i + 1)
         steps = [step_of(arrays, t) for t in range(self._plan.num_steps)]
-        return Part(arrays, steps, self._fragment(arrays, _NOTHING_ENDED._replace(num_steps=len(steps))))
+        return Part(arrays, steps, self._fragment(arrays, FragmentMeta(len(steps))))
 
     def _steps(self, first: int, end: int) -> Arrays:
         """The arrays of some fragments."""
@@ -288,12 +291,12 @@ class FragmentBlock:
         """
         self._next += 1
         self._ends = meta
-        self._is_written = bool(meta.episodes)
+        self._is_written = bool(meta.ends)
         fragment = part.fragment
-        if meta.episodes:
+        if meta.ends:
             fragment = self._fragment(part.arrays, meta, version)
         fragment.version = version
-        if restarted or meta.episodes:
+        if restarted or meta.ends:
             self.add_running(restarted)
         return fragment
 

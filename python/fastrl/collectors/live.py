@@ -12,28 +12,28 @@ import ctypes
 import math
 import multiprocessing
 import time
+from collections.abc import Mapping, Sequence
 from multiprocessing import util
 from typing import Any, Literal
 
 import numpy as np
 
+from fastrl.collectors.counting import CountingCollector
 from fastrl.collectors.executor import START_SECONDS, pickled
-from fastrl.collectors.executor_task import Outcome
-from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import FragmentMeta, arrays_for, fragment_of
 from fastrl.collectors.live_process import EXIT_REPORTED, HEADER, record_dtype, simulate
 from fastrl.collectors.protocol import (
     ACTIVITIES,
     UNPUBLISHED,
     CollectError,
-    Collector,
     Difficulty,
     Plan,
     Report,
 )
 from fastrl.collectors.resources import check_start_method, check_timeout, memory_of
-from fastrl.collectors.running import resumed
+from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.weights import Weights
+from fastrl.collectors.worker_tasks import WorkerReply
 from fastrl.queue import Empty, Queue
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils import child_process, processes
@@ -47,7 +47,7 @@ _POLL_INTERVAL_S = 0.1
 _SHUTDOWN_GRACE_S = 5.0
 
 
-class LiveCollector(Collector):
+class LiveCollector(CountingCollector):
     """See `fastrl.collectors.protocol.Collector`; the docstring of the module describes this one.
 
     The first weights start the simulation. Its fragments depend on how fast it and the learner are: each step is by the
@@ -88,11 +88,10 @@ class LiveCollector(Collector):
         for name, value in (("period", period or 0.0), ("speed", speed)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} should be a number from 0 on, got {value}")
-        self.plan, self.version = plan, 0
+        super().__init__(plan, max_failures)
         self._period = (period or 0.0) / speed if speed else 0.0
         self._timeout = check_timeout(task_timeout)
         self._payload = pickled(plan)
-        self._failures = Failures(max_failures)
         self._context: Any = multiprocessing.get_context(start_method)
         if start_method == "forkserver":
             # A new simulation has then loaded what it needs before it starts.
@@ -104,8 +103,6 @@ class LiveCollector(Collector):
         self._simulation: Child | None = None
         # Numbers of the episodes that a simulation starts with.
         self._episode_numbers = np.zeros(plan.num_envs, np.int64)
-        self._steps = self._episodes = self._restarts = 0
-        self._cold_start = 0.0
         # The newest record, and the seconds of earlier simulations, by part.
         self._newest = np.zeros(1, record_dtype(plan))
         self._earlier = np.zeros(len(ACTIVITIES))
@@ -187,15 +184,14 @@ class LiveCollector(Collector):
         ended = row["ended"][: int(row["num_ended"])]
         meta = FragmentMeta(
             plan.num_steps,
-            returns=ended[:, 0].tolist(),
-            lengths=ended[:, 1].astype(np.int64).tolist(),
-            episodes=[(env, number) for env, number in ended[:, 2:4].astype(np.int64).tolist()],
-            info=[tuple(values) for values in ended[:, 4:].tolist()],
+            [
+                (int(t), int(env), int(number), total, int(length), tuple(info))
+                for t, env, number, total, length, *info in ended.tolist()
+            ],
         )
         arrays = {name: record[name][0] for name in arrays_for(plan, 1)}
         fragment = fragment_of(plan, arrays, meta, int(row["versions"][0]), np.array(plan.env_indices))
-        self._steps += len(fragment)
-        self._episodes += len(ended)
+        self._count_fragment(fragment)
         self._failures.over([(NO_ENV, 0)])
         return fragment
 
@@ -218,26 +214,23 @@ class LiveCollector(Collector):
         Raises:
             CollectError: it has died too often, or of a cause that would recur.
         """
-        outcome = Outcome([], cause=simulation.cause)
+        reply = WorkerReply(cause=simulation.cause)
         if simulation.code == EXIT_REPORTED:
             with contextlib.suppress(EOFError):
-                outcome = simulation.pipe.recv()
+                reply = simulation.pipe.recv()
         else:
-            outcome = outcome._replace(traceback=simulation.traceback())
+            reply = reply._replace(traceback=simulation.traceback())
         simulation.pipe.close()
-        if outcome.refused:
-            raise CollectError(outcome.cause, outcome.traceback)
+        if reply.refused:
+            raise CollectError(reply.cause, reply.traceback)
         indices = self.plan.env_indices
         task = f"a fragment of rows {indices[0]} to {indices[-1]}"
-        self._failures.add(0, task, outcome.cause, outcome.traceback, [(NO_ENV, 0)])
+        self._failures.add(0, task, reply.cause, reply.traceback, [(NO_ENV, 0)])
         self._restarts += 1
         self._episode_numbers += 1
         self._earlier += self._newest["seconds"][0]
         self._newest["seconds"] = 0.0
         self._start()
-
-    def limit(self, end: int) -> None:
-        """Has no effect: steps have no last episode."""
 
     def report(self) -> Report:
         """See `Report`. Its numbers:
@@ -249,14 +242,9 @@ class LiveCollector(Collector):
         """
         newest, queue = self._newest[0], self._queue.stats()
         missed = int(newest["missed"])
-        return Report(
-            steps=self._steps,
-            episodes=self._episodes,
+        return self._report(
             workers=1,
-            failures=tuple(self._failures.all),
-            restarts=self._restarts,
             dropped=queue.dropped_newest + queue.dropped_oldest + queue.abandoned,
-            cold_start=self._cold_start,
             memory_mib=memory_of(self.pids),
             seconds=dict(zip(ACTIVITIES, (self._earlier + newest["seconds"]).tolist(), strict=True)),
             metrics={
@@ -270,14 +258,12 @@ class LiveCollector(Collector):
             },
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """See `Collector.state_dict`; without running episodes, in place of which a resumed collector starts others."""
-        numbers = dict(zip(self.plan.env_indices, (self._episode_numbers + 1).tolist(), strict=True))
-        return {"numbers": numbers, "running": {}, "version": self.version}
+    def _running_state(self) -> tuple[dict[int, int], dict[int, RunningEpisode]]:
+        # In place of running episodes a resumed collector starts others.
+        return dict(zip(self.plan.env_indices, (self._episode_numbers + 1).tolist(), strict=True)), {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._episode_numbers[:] = resumed(state, self.plan.env_indices)
-        self.version = state["version"]
+    def _resume(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> None:
+        self._episode_numbers[:] = numbers
 
     def close(self) -> None:
         if self._stop[0]:

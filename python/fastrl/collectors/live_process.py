@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from fastrl.collectors.executor_task import failed
 from fastrl.collectors.fragment_arrays import arrays_for
 from fastrl.collectors.local_runner import LocalRunner
 from fastrl.collectors.pace import Pace
 from fastrl.collectors.protocol import ACTIVITIES, Difficulty, Plan, Stopped
 from fastrl.collectors.weights import Weights
+from fastrl.collectors.worker_tasks import failure_reply
 from fastrl.envs.spec import unpickle
 from fastrl.queue import Queue, ShutDown
 from fastrl.utils import processes
@@ -29,7 +29,7 @@ the difficulty of the next episodes: level, agents and density. NaN: the environ
 # File descriptor of the terminal's errors.
 _STDERR = 2
 
-# Exit code of a simulation that has sent the outcome of an exception.
+# Exit code of a simulation that has sent the reply to an exception.
 EXIT_REPORTED = 81
 
 COUNTS = ("steps", "missed", "late", "latest")
@@ -40,7 +40,7 @@ def record_dtype(plan: Plan) -> np.dtype[np.void]:
     """The type of a fragment as one record of a queue: its arrays, and beside them
 
     - the version of the policy that chose each step, and its age in seconds;
-    - how many episodes ended in it, and of each the return, length, environment index, number, and values of its infos;
+    - how many episodes ended in it, and of each the fields of `fastrl.collectors.fragment_arrays.End`;
     - the numbers of the running episodes;
     - since the process has started: the time when its environments were built, seconds by `ACTIVITIES`, and `COUNTS`.
     """
@@ -50,7 +50,7 @@ def record_dtype(plan: Plan) -> np.dtype[np.void]:
         ("versions", np.int64, steps),
         ("ages", np.float64, steps),
         ("num_ended", np.int64),
-        ("ended", np.float64, (steps * rows, 4 + len(plan.episode_info))),
+        ("ended", np.float64, (steps * rows, 5 + len(plan.episode_info))),
         ("numbers", np.int64, rows),
         ("ready", np.float64),
         ("seconds", np.float64, len(ACTIVITIES)),
@@ -105,7 +105,7 @@ def simulate(
         beats: counts its signs of life: each step, and several in a second while it waits until one is due.
         queue: of records, which drops the oldest.
         weights: with a `HEADER`, published already.
-        report: gets the outcome of an exception; where the process crashes or hangs, its traceback.
+        report: gets the reply to an exception; where the process crashes or hangs, its traceback.
     """
     processes.init_worker([name for name in (queue.name, weights.name) if name is not None], report)
     stop = np.frombuffer(stop, np.uint8).data
@@ -114,7 +114,7 @@ def simulate(
     except (Stopped, ShutDown):
         pass
     except BaseException as error:  # an environment that calls sys.exit() has failed, too
-        report.send(failed(error, []))
+        report.send(failure_reply(error))
         sys.exit(EXIT_REPORTED)
 
 
@@ -156,9 +156,9 @@ def _run(
         while True:
             meta = runner.collect(arrays)
             runner.seconds["waiting"] = pace.waited
-            record["num_ended"], record["numbers"] = len(meta.lengths), runner.episode_numbers
-            for i, ended in enumerate(zip(meta.returns, meta.lengths, meta.episodes, meta.info, strict=True)):
-                row["ended"][i] = ended[0], ended[1], *ended[2], *ended[3]
+            record["num_ended"], record["numbers"] = len(meta.ends), runner.episode_numbers
+            for i, (*ended, info) in enumerate(meta.ends):
+                row["ended"][i] = *ended, *info
             record["seconds"] = [runner.seconds[part] for part in ACTIVITIES]
             for name in COUNTS:
                 record[name] = getattr(pace, name)

@@ -18,7 +18,7 @@ from fastrl.collectors.protocol import ACTIVITIES, CollectError, Difficulty, Pla
 from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.vector_backends import VectorBackend
-from fastrl.collectors.vector_runner import VectorEnvRunner, meta_of
+from fastrl.collectors.vector_runner import VectorEnvRunner
 from fastrl.envs.contract import ContractError
 from fastrl.networks.compiled_actor import Actor
 from fastrl.utils.seeding import NO_ENV
@@ -155,11 +155,10 @@ class LocalRunner:
         if self.running:
             runner.running, self.running = self.running, ()
         runner.episode_numbers[:] = self.episode_numbers
-        ends = runner.run_steps(out, views)
+        meta = runner.run_steps(out, views)
         self.restarted = tuple(runner.restarted)
-        if ends:
+        if meta.ends:
             self.episode_numbers = runner.episode_numbers.tolist()
-        meta = meta_of(self.plan.num_steps, ends)
         return meta if self._team is None else meta._replace(difficulties=self._team.difficulties())
 
     def take_seconds(self) -> tuple[float, ...]:

@@ -7,29 +7,31 @@ next episodes. A failed task is scheduled again.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from fastrl.collectors.failures import Episode, Failures
+from fastrl.collectors.counting import CountingCollector
+from fastrl.collectors.failures import Episode
 from fastrl.collectors.fragment_arrays import Arrays, FragmentMeta, fragment_of
 from fastrl.collectors.learner_time import LearnerTime
 from fastrl.collectors.protocol import (
     ACTIVITIES,
     UNPUBLISHED,
     CollectError,
-    Collector,
     Difficulty,
     Plan,
     Report,
 )
 from fastrl.collectors.resources import check_timeout
-from fastrl.collectors.running import RunningEpisode, RunningEpisodes, resumed
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes
+from fastrl.collectors.worker_tasks import Collected, WorkerReply
 from fastrl.rollout.fragment import Fragment, copied_steps, first_steps
 from fastrl.utils.seeding import NO_ENV
 
@@ -60,41 +62,17 @@ class TaskWorker:
         self.turn = self.due = self.failed_starts = 0
 
 
-class WorkerReply(Protocol):
-    """The common part of workers' replies.
-
-    Attributes:
-        seconds: by `ACTIVITIES`, since its last reply.
-        cause: the exception in one line; empty without one. ``traceback``: of it.
-        refused: whether a retry is useless.
-        span: start and end of the task, by this machine's `time.monotonic`; None if not known.
-        restarted: its rows whose running episodes were restarted with this reply, as replaying them diverged.
-    """
-
-    @property
-    def seconds(self) -> tuple[float, ...]: ...
-    @property
-    def cause(self) -> str: ...
-    @property
-    def traceback(self) -> str: ...
-    @property
-    def refused(self) -> bool: ...
-    @property
-    def span(self) -> tuple[float, float] | None: ...
-    @property
-    def restarted(self) -> tuple[int, ...]: ...
-
-
 W = TypeVar("W", bound=TaskWorker)
 
 
-class TaskScheduler(Collector, Generic[W]):
+class TaskScheduler(CountingCollector, Generic[W]):
     """Scheduler of workers' tasks, the base of collectors with workers; see `fastrl.collectors.protocol.Collector`.
 
     A subclass sends weights and tasks to its workers, waits for their replies, and replaces workers that die or hang.
     Use ``collect`` or ``take``, not both.
 
-    A task is the numbers of some episodes; with unit "steps" it has no numbers and is one fragment.
+    A task is the numbers of some episodes; with unit "steps" it has no numbers and is one fragment. Whole episodes that
+    were started and not taken are not run again by a collector that resumes.
 
     Args:
         task_timeout: seconds for a task; None: no limit.
@@ -120,11 +98,8 @@ class TaskScheduler(Collector, Generic[W]):
     ) -> None:
         if max_pending is not None and max_pending < 1:
             raise ValueError(f"max_pending should be at least 1, got {max_pending}")
-        self.plan = plan
-        self.version = 0
-        self._whole = plan.unit == "episodes"
+        super().__init__(plan, max_failures)
         self._useful_workers = plan.episodes if self._whole else plan.num_envs
-        self._failures = Failures(max_failures)
         self._timeout = check_timeout(task_timeout)
         self._task_seconds = task_seconds
         self._asked_pending = max_pending
@@ -136,17 +111,14 @@ class TaskScheduler(Collector, Generic[W]):
         self._published = 0
         # Of the episodes that start from now on, see `set_difficulty`.
         self._difficulty: tuple[int, Difficulty | None] = 0, None
-        self._steps = self._episodes = self._restarts = self._turns = self._diverged = 0
-        self._cold_start = 0.0
+        self._turns = 0
         self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self._learner_time = LearnerTime()
         # Seconds that workers collected while the learner did not wait; None: not known.
         self._overlap_seconds: float | None = 0.0
         # Episodes to run: those that failed, and from the next number up to the end of the update.
         self._again: list[int] = []
-        self._next = self._end = 0
-        # No episode from this number on is started by `take`.
-        self._stop_at: float = math.inf
+        self._end = 0
         self._episode_seconds = math.inf
         self._mode: Literal["", "collect", "take"] = ""
         # Fragments that are assigned to workers.
@@ -257,10 +229,6 @@ class TaskScheduler(Collector, Generic[W]):
                 self._schedule()
             return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
 
-    def limit(self, end: int) -> None:
-        """See `fastrl.collectors.protocol.Collector`."""
-        self._stop_at = end
-
     def _remaining(self) -> float:
         """Tasks that `limit` allows `take` to schedule."""
         if not self._whole:
@@ -277,45 +245,33 @@ class TaskScheduler(Collector, Generic[W]):
         self._mode = mode
 
     def report(self) -> Report:
-        return Report(
-            steps=self._steps,
-            episodes=self._episodes,
+        return self._report(
             workers=self._n_workers,
-            failures=tuple(self._failures.all),
-            restarts=self._restarts,
-            diverged=self._diverged,
-            cold_start=self._cold_start,
             memory_mib=self._memory(),
             seconds=dict(self._seconds),
             overlap_seconds=self._overlap_seconds,
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """See `fastrl.collectors.protocol.Collector`. Whole episodes that were started and not taken are not run
-        again."""
-        numbers: dict[int, int] = {NO_ENV: self._next} if self._whole else {}
+    def _running_state(self) -> tuple[dict[int, int], dict[int, RunningEpisode]]:
+        numbers: dict[int, int] = {}
         running: dict[int, RunningEpisode] = {}
         for worker in self.workers:
             of_worker, episodes = self._running_of(worker).state()
             numbers |= of_worker
             running |= episodes
-        return {"numbers": numbers, "running": running, "version": self.version}
+        return numbers, running
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._mode:
             raise CollectError("load_state_dict() should come before the first collect() or take()")
-        if self._whole:
-            [self._next] = resumed(state, [NO_ENV])
-            self._end = self._next
-        else:
-            first = self.plan.first_env
-            numbers = resumed(state, self.plan.env_indices)
-            for worker in self.workers:
-                worker.episode_numbers = numbers[
-                    worker.env_indices[0] - first : worker.env_indices[-1] + 1 - first
-                ]
-                self._running_of(worker).load(worker.episode_numbers, state["running"])
-        self.version = state["version"]
+        super().load_state_dict(state)
+        self._end = self._next
+
+    def _resume(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> None:
+        left = iter(numbers)
+        for worker in self.workers:
+            worker.episode_numbers = list(itertools.islice(left, len(worker.env_indices)))
+            self._running_of(worker).load(worker.episode_numbers, running)
 
     def _running_of(self, worker: W) -> RunningEpisodes:
         return self._runs.setdefault(worker.index, RunningEpisodes(self.plan, worker.env_indices))
@@ -400,7 +356,7 @@ class TaskScheduler(Collector, Generic[W]):
         self,
         worker: W,
         numbers: tuple[int, ...],
-        fragments: Sequence[tuple[Arrays, FragmentMeta]],
+        fragments: Sequence[Collected],
         version: int,
         reply: WorkerReply,
     ) -> None:
@@ -444,11 +400,9 @@ class TaskScheduler(Collector, Generic[W]):
         are_lent = self._mode == "collect" and not self._whole
         kept = (first_steps if are_lent else copied_steps)(arrays, meta.num_steps)
         fragment = fragment_of(self.plan, kept, meta, version, env_indices)
-        self._steps += len(fragment)
-        self._episodes += len(meta.episodes)
-        self._failures.over(meta.episodes)
+        self._count_fragment(fragment)
         if not self._whole:
-            for env_index, number in meta.episodes:
+            for _, env_index, number, *_ in meta.ends:
                 worker.episode_numbers[env_index - worker.env_indices[0]] = number + 1
             self._running_of(worker).add(fragment, restarted, meta.difficulties)
             self._diverged += len(restarted)

@@ -1,16 +1,16 @@
 """Collects in the learner's process: one environment after the other, nothing beside it."""
 
 import dataclasses
-import math
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastrl.collectors.failures import Failures, last_line
+from fastrl.collectors.counting import CountingCollector
+from fastrl.collectors.failures import last_line
 from fastrl.collectors.fragment_arrays import FragmentBlock, arrays_for, fragment_of
 from fastrl.collectors.local_runner import LocalRunner
-from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Collector, Difficulty, Plan, Report
-from fastrl.collectors.running import RunningEpisodes, resumed
+from fastrl.collectors.protocol import UNPUBLISHED, CollectError, Plan, Report
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.seeding import NO_ENV
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastrl.collectors.synchronous import LockstepCollector
 
 
-class SequentialCollector(Collector):
+class SequentialCollector(CountingCollector):
     """The reference that the other collectors agree with; see `fastrl.collectors.protocol.Collector`.
 
     `take` collects the next fragment itself, in the caller's thread, and ignores its timeout.
@@ -32,18 +32,12 @@ class SequentialCollector(Collector):
     name = "sequential"
 
     def __init__(self, plan: Plan, *, max_failures: int = 3) -> None:
-        self.plan = plan
-        self.version = 0
+        super().__init__(plan, max_failures)
         local = dataclasses.replace(plan, make_actor=plan.make_local_actor)
-        self.runner = LocalRunner(local, plan.env_indices if plan.unit == "steps" else ())
+        self.runner = LocalRunner(local, () if self._whole else plan.env_indices)
         self.running_episodes = RunningEpisodes(plan, self.runner.env_indices.tolist())
         self._published = False
         self._block: FragmentBlock | None = None
-        self._next = self._diverged = 0
-        self._end = math.inf
-        self._steps = self._episodes = 0
-        self._failures = Failures(max_failures)
-        self._cold_start = 0.0
 
     def publish(self, weights: Any) -> int:
         self.runner.load(weights)
@@ -52,24 +46,18 @@ class SequentialCollector(Collector):
         return self.version
 
     def collect(self) -> list[Fragment]:
-        if self.plan.unit == "episodes":
+        if self._whole:
             return [self._collect_new() for _ in range(self.plan.episodes)]
         if self._block is None:
             self._block = FragmentBlock(self.plan, self.runner.env_indices, self.running_episodes)
         return [self._collect_next(self._block)]
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
-        return [self._collect_new()] if self._next < self._end else []
-
-    def limit(self, end: int) -> None:
-        self._end = end
-
-    def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
-        raise NotImplementedError(f"the difficulty of {self.plan.env.id} is fixed")
+        return [self._collect_new()] if self._next < self._stop_at else []
 
     def _collect_new(self) -> Fragment:
         """Collects a fragment into new arrays."""
-        runner, number = self.runner, self._next if self.plan.unit == "episodes" else None
+        runner, number = self.runner, self._next if self._whole else None
 
         def attempt() -> Fragment:
             arrays = arrays_for(self.plan, len(runner.env_indices))
@@ -116,10 +104,7 @@ class SequentialCollector(Collector):
             except (Exception, SystemExit) as error:  # an environment that calls sys.exit() has failed, too
                 self._fail(error)
         self._diverged += len(runner.restarted)
-        self._steps += len(fragment)
-        if len(fragment.episodes):
-            self._episodes += len(fragment.episodes)
-            self._failures.over([(env_index, number) for env_index, number in fragment.episodes.tolist()])
+        self._count_fragment(fragment)
         return fragment
 
     def _fail(self, error: BaseException) -> None:
@@ -132,7 +117,7 @@ class SequentialCollector(Collector):
         if self._block is not None:
             self._block.drop()
         self.running_episodes.forget()
-        if plan.unit == "episodes":
+        if self._whole:
             task, episodes = f"episode {self._next}", [(NO_ENV, self._next)]
         else:
             task = f"a fragment of rows {plan.first_env} to {plan.env_indices[-1]}"
@@ -143,30 +128,15 @@ class SequentialCollector(Collector):
             raise end from error
 
     def report(self) -> Report:
-        return Report(
-            steps=self._steps,
-            episodes=self._episodes,
-            failures=tuple(self._failures.all),
-            diverged=self._diverged,
-            cold_start=self._cold_start,
-            seconds=dict(self.runner.seconds),
-        )
+        return self._report(seconds=dict(self.runner.seconds))
 
-    def state_dict(self) -> dict[str, Any]:
-        if self.plan.unit == "episodes":
-            return {"numbers": {NO_ENV: self._next}, "running": {}, "version": self.version}
+    def _running_state(self) -> tuple[dict[int, int], dict[int, RunningEpisode]]:
         self._add_running()
-        numbers, running = self.running_episodes.state()
-        return {"numbers": numbers, "running": running, "version": self.version}
+        return self.running_episodes.state()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        numbers = resumed(state, self.runner.env_indices.tolist())
-        if self.plan.unit == "episodes":
-            [self._next] = numbers
-        else:
-            self.runner.episode_numbers = numbers
-            self.runner.running = self.running_episodes.load(numbers, state["running"])
-        self.version = state["version"]
+    def _resume(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> None:
+        self.runner.episode_numbers = list(numbers)
+        self.runner.running = self.running_episodes.load(numbers, running)
 
     def close(self) -> None:
         self.runner.close()

@@ -3,21 +3,21 @@ vector environment of the user's own."""
 
 from __future__ import annotations
 
-import math
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from fastrl.collectors.async_runner import AsyncBackend, AsyncEnvRunner
+from fastrl.collectors.counting import CountingCollector
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import (
     Arrays,
     FragmentBlock,
-    FragmentMeta,
     arrays_for,
     clear_ends,
     fragment_of,
@@ -26,19 +26,18 @@ from fastrl.collectors.protocol import (
     ACTIVITIES,
     UNPUBLISHED,
     CollectError,
-    Collector,
     Difficulty,
     Plan,
     Report,
 )
 from fastrl.collectors.resources import WorkerCount, count_workers
-from fastrl.collectors.running import RunningEpisodes, resumed
+from fastrl.collectors.running import RunningEpisode, RunningEpisodes
 from fastrl.collectors.team_backend import TeamBackend
 from fastrl.collectors.team_spec import TeamSpec
 from fastrl.collectors.threads import threads
 from fastrl.collectors.vector_backends import NativeBackend, ProcessBackend
 from fastrl.collectors.vector_env_backend import VectorEnvBackend
-from fastrl.collectors.vector_runner import EndedEpisode, VectorEnvRunner, meta_of
+from fastrl.collectors.vector_runner import VectorEnvRunner
 from fastrl.envs.process_pool import SHUTDOWN_GRACE_S
 from fastrl.envs.vector import NativeVectorEnv
 from fastrl.envs.worker_error import WorkerError
@@ -50,7 +49,7 @@ from fastrl.utils.seeding import NO_ENV
 Runner = VectorEnvRunner | AsyncEnvRunner
 
 
-class LockstepCollector(Collector):
+class LockstepCollector(CountingCollector):
     """See `fastrl.collectors.protocol.Collector`. Made by `sync_collector`, `native_collector` or
     `vector_collector`.
 
@@ -76,21 +75,14 @@ class LockstepCollector(Collector):
     ) -> None:
         if max_pending is not None and max_pending < 1:
             raise ValueError(f"max_pending should be at least 1, got {max_pending}")
+        super().__init__(plan, max_failures)
         self.name = name
-        self.plan = plan
-        self.version = 0
-        self._whole = plan.unit == "episodes"
         self._max_pending = max_pending or 2 * (plan.episodes if self._whole else 1)
-        self._failures = Failures(max_failures)
         # The newest version and its weights, and the version that the actor has.
         self._newest: tuple[int, bytes] | None = None
         self._loaded = 0
         self.running_episodes = RunningEpisodes(plan, () if self._whole else plan.env_indices)
         self._replays, self._episode_numbers = replays, [0] * plan.num_envs
-        self._next = 0
-        # No episode from this number on is started by `take`; notified where it changes.
-        self._stop_at: float = math.inf
-        self._steps = self._episodes = 0
         self._seconds = dict.fromkeys(ACTIVITIES, 0.0)
         self._arrays: list[Arrays] = []
         # Of a compiled environment: where a worker dies, arrays have ends that are no episode's.
@@ -128,8 +120,7 @@ class LockstepCollector(Collector):
             if not self._arrays:
                 self._arrays = [arrays_for(self.plan, self.plan.num_envs)]
             return self._collect_steps(self._arrays[0])
-        fragments: list[Fragment] = []
-        self._collect_episodes(fragments.extend)
+        fragments = itertools.chain.from_iterable(self._collect_episodes(self.plan.episodes))
         return sorted(fragments, key=lambda fragment: int(fragment.episodes[0, 1]))
 
     def refresh_observations(self) -> None:
@@ -140,7 +131,8 @@ class LockstepCollector(Collector):
     def set_difficulty(self, level: int, difficulty: Difficulty | None = None) -> None:
         backend = self.runner.backend
         if not isinstance(backend, TeamBackend):
-            raise NotImplementedError(f"the difficulty of {self.plan.env.id} is fixed")
+            super().set_difficulty(level, difficulty)
+            return
         backend.set_difficulty(level, difficulty)
 
     def take_many(self, most: int, timeout: float | None = None) -> list[Fragment]:
@@ -150,7 +142,7 @@ class LockstepCollector(Collector):
         return self.background.take(most, timeout)
 
     def limit(self, end: int) -> None:
-        self._stop_at = end
+        super().limit(end)
         if self.background is not None:
             self.background.limit_changed()
 
@@ -163,7 +155,8 @@ class LockstepCollector(Collector):
         batch = min(self.plan.episodes, self._max_pending)
         while background.await_room(batch if self._whole else 1):
             if self._whole:
-                self._collect_episodes(background.give, int(min(batch, self._stop_at - self._next)))
+                for fragments in self._collect_episodes(int(min(batch, self._stop_at - self._next))):
+                    background.give(fragments)
             else:
                 background.give(self._collect_steps(arrays_for(self.plan, self.plan.num_envs)))
 
@@ -173,9 +166,9 @@ class LockstepCollector(Collector):
         if self._block is None:
             self._block = FragmentBlock(self.plan, runner.env_indices, self.running_episodes)
         part = self._block.next()
-        meta = meta_of(self.plan.num_steps, runner.run_steps(part.arrays, part.steps))
+        meta = runner.run_steps(part.arrays, part.steps)
         fragment = self._block.written(part, meta, version, runner.restarted)
-        self._count(fragment)
+        self._count_fragment(fragment)
         return fragment
 
     def _add_running(self) -> None:
@@ -189,7 +182,7 @@ class LockstepCollector(Collector):
         # Those of many agents are overwritten by each step, or have no meaning.
         if not self.plan.agents:
             clear_ends(arrays)
-        meta = meta_of(self.plan.num_steps, self.runner.run_steps(arrays))
+        meta = self.runner.run_steps(arrays)
         fragment = fragment_of(self.plan, arrays, meta, version, self.runner.env_indices.copy())
         fragments = [fragment]
         if self.runner.skipped is not None and self.runner.skipped.any():
@@ -201,30 +194,19 @@ class LockstepCollector(Collector):
         else:
             self._episode_numbers = self.runner.episode_numbers.tolist()
         for each in fragments:
-            self._count(each)
+            self._count_fragment(each)
         return fragments
 
-    def _collect_episodes(self, give: Callable[[list[Fragment]], Any], count: int | None = None) -> None:
-        """Runs the next episodes, and gives them away when they have ended."""
+    def _collect_episodes(self, count: int) -> Iterator[list[Fragment]]:
+        """Runs the next episodes, and gives them when they have ended."""
         version = self._load()
-        count = count or self.plan.episodes
-
-        def on_end(episodes: list[EndedEpisode]) -> None:
-            fragments = []
-            for arrays, number, total, info in episodes:
-                length = len(arrays["rewards"])
-                meta = FragmentMeta(length, [total], [length], [(NO_ENV, number)], [info])
-                fragments.append(fragment_of(self.plan, arrays, meta, version, np.array([NO_ENV], np.int64)))
-                self._count(fragments[-1])
-            give(fragments)
-
         first, self._next = self._next, self._next + count
-        self.runner.run_episodes(range(first, first + count), on_end)
-
-    def _count(self, fragment: Fragment) -> None:
-        self._steps += len(fragment)
-        self._episodes += len(fragment.episodes)
-        self._failures.over(map(tuple, fragment.episodes.tolist()))
+        for episodes in self.runner.run_episodes(range(first, first + count)):
+            fragments = []
+            for arrays, meta in episodes:
+                fragments.append(fragment_of(self.plan, arrays, meta, version, np.array([NO_ENV], np.int64)))
+                self._count_fragment(fragments[-1])
+            yield fragments
 
     def report(self) -> Report:
         runner = self.runner
@@ -236,34 +218,23 @@ class LockstepCollector(Collector):
             seconds["waiting"] += waited
         elif self.background is not None:
             workers = 1
-        return Report(
-            steps=self._steps,
-            episodes=self._episodes,
-            workers=workers,
-            failures=tuple(self._failures.all),
-            restarts=runner.restarts,
-            diverged=runner.diverged,
-            cold_start=self._cold_start,
-            memory_mib=runner.backend.memory(),
-            seconds=seconds,
-        )
+        self._restarts, self._diverged = runner.restarts, runner.diverged
+        return self._report(workers=workers, memory_mib=runner.backend.memory(), seconds=seconds)
 
-    def state_dict(self) -> dict[str, Any]:
-        self._add_running()
-        numbers, running = ({NO_ENV: self._next}, {}) if self._whole else self.running_episodes.state()
+    def _running_state(self) -> tuple[dict[int, int], dict[int, RunningEpisode]]:
         if not self._replays:
-            numbers, running = dict(zip(self.plan.env_indices, self._episode_numbers, strict=True)), {}
-        return {"numbers": numbers, "running": running, "version": self.version}
+            return dict(zip(self.plan.env_indices, self._episode_numbers, strict=True)), {}
+        self._add_running()
+        return self.running_episodes.state()
+
+    def _resume(self, numbers: Sequence[int], running: Mapping[int, RunningEpisode]) -> None:
+        if self._replays:
+            self.runner.running = self.running_episodes.load(numbers, running)
+        self.runner.episode_numbers[:] = self._episode_numbers = list(numbers)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self._whole:
-            [self._next] = resumed(state, [NO_ENV])
-        else:
-            numbers = resumed(state, self.plan.env_indices)
-            if self._replays:
-                self.runner.running = self.running_episodes.load(numbers, state["running"])
-            self.runner.episode_numbers[:] = self._episode_numbers = numbers
-        self.version = self._loaded = state["version"]
+        super().load_state_dict(state)
+        self._loaded = self.version
 
     def close(self) -> None:
         if self.background is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from fastrl.collectors.failures import last_line, own_traceback
+from fastrl.collectors.failures import failed
 from fastrl.collectors.protocol import CollectError, Plan, expect_spaces
 from fastrl.collectors.vector_backends import VectorBackend
 from fastrl.envs import contract
@@ -80,9 +80,7 @@ class VectorEnvBackend(VectorBackend):
         except ContractError as error:
             raise CollectError(str(error)) from None
         except (Exception, SystemExit) as error:  # an environment that calls sys.exit() has failed, too
-            trace = own_traceback(error)
-            cause = last_line(trace) if trace else str(error).removeprefix("env: ")
-            raise CollectError(f"{self._name}: {cause}", trace) from error
+            raise failed(self._name, error) from error
 
     def reset(self, obs: NDArray[Any], mask: NDArray[np.bool_]) -> None:
         assert mask.all(), "later episodes are started by the environment"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fastrl.collectors.failures import Failures
 from fastrl.collectors.fragment_arrays import (
     Arrays,
+    End,
     FragmentMeta,
     Step,
     allocate_steps,
@@ -45,36 +46,6 @@ _ROLLED_OUT = (
     "masks",
     "final_masks",
 )
-
-# An episode that has ended: step of the fragment, environment index, number, return, length, row, values of its infos.
-End = tuple[int, int, int, float, int, int, tuple[float, ...]]
-
-
-class EndedEpisode(NamedTuple):
-    """A whole episode: its arrays [T, 1, ...], number, return and values of its infos."""
-
-    arrays: Arrays
-    number: int
-    total: float
-    info: tuple[float, ...]
-
-
-# Takes episodes that have ended at the same step.
-EpisodeSink = Callable[[list[EndedEpisode]], None]
-
-
-def meta_of(num_steps: int, ends: list[End]) -> FragmentMeta:
-    """The parts of a fragment that are not arrays, of the episodes that ended in it, by step, then environment."""
-    if not ends:
-        return FragmentMeta(num_steps, [], [], [], [])
-    ordered = sorted(ends)
-    return FragmentMeta(
-        num_steps,
-        [end[3] for end in ordered],
-        [end[4] for end in ordered],
-        [(end[1], end[2]) for end in ordered],
-        [end[6] for end in ordered],
-    )
 
 
 def _of_envs(rewards: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -144,9 +115,9 @@ class VectorEnvRunner:
         self._step: Arrays | None = None
         self._episodes: Arrays | None = None
 
-    def run_steps(self, out: Arrays, views: Iterable[Step] | None = None) -> list[End]:
+    def run_steps(self, out: Arrays, views: Iterable[Step] | None = None) -> FragmentMeta:
         """Takes T steps in every row, into arrays of `fastrl.rollout.fragment.allocate` whose flags and final
-        observations are zero. Returns the episodes that ended.
+        observations are zero.
 
         Args:
             views: of the steps, for arrays that are used again; None: they are made.
@@ -196,7 +167,7 @@ class VectorEnvRunner:
                 for row in over.tolist():
                     env_index, number = int(self.env_indices[row]), int(self.episode_numbers[row])
                     info = tuple(self.backend.ended_info[row].tolist())
-                    ends.append((t, env_index, number, self._return(row), int(self._steps[row]), row, info))
+                    ends.append((t, env_index, number, self._return(row), int(self._steps[row]), info))
                 self.episode_numbers[over] += 1
                 self._prepare_episodes(over)
             if has_agents:
@@ -206,7 +177,7 @@ class VectorEnvRunner:
         if self._states is not None:
             out["next_states"][...] = self._states
         self._check(out, self.plan.num_steps, numbers, steps, has_ends=has_agents or bool(ends))
-        return ends
+        return FragmentMeta(self.plan.num_steps, sorted(ends))
 
     def _passes(self) -> list[slice]:
         """The steps of a fragment in parts, each of which compiled code takes without Python between steps; empty where
@@ -253,7 +224,7 @@ class VectorEnvRunner:
         self.seconds["inference"] += inference * seconds
         self.seconds["environment"] += (1 - inference) * seconds
         return [
-            (steps.start + t, int(self.env_indices[row]), number, total, length, row, tuple(info))
+            (steps.start + t, int(self.env_indices[row]), number, total, length, tuple(info))
             for t, row, number, total, length, info in ended
         ]
 
@@ -283,7 +254,7 @@ class VectorEnvRunner:
         self._active[0] = False
         self._check(out, t + 1, [number], [0])
         info = tuple(self.backend.ended_info[0].tolist())
-        return FragmentMeta(t + 1, [self._return(0)], [t + 1], [(NO_ENV, number)], [info])
+        return FragmentMeta.of_episode(number, self._return(0), t + 1, info)
 
     def _check(
         self,
@@ -529,12 +500,8 @@ class VectorEnvRunner:
             except WorkerError as again:
                 error = again
 
-    def run_episodes(self, numbers: range, on_end: EpisodeSink) -> None:
-        """Runs the episodes of these numbers.
-
-        Args:
-            on_end: called with episodes that have ended.
-        """
+    def run_episodes(self, numbers: range) -> Iterator[list[tuple[Arrays, FragmentMeta]]]:
+        """Runs the episodes of these numbers; gives those that have ended at the same step."""
         if self._episodes is None or self._step is None:
             self._episodes = arrays_for(self.plan, len(self.env_indices))
             self._step = allocate_steps(self.plan, 1, len(self.env_indices))
@@ -561,7 +528,7 @@ class VectorEnvRunner:
             self._returns[rows] += _of_envs(step["rewards"][0, rows])
             step["obs"][0, source] = step["obs"][1, source]
             if ended.any():
-                on_end(self._take_ended(kept, step, np.flatnonzero(ended)))
+                yield self._take_ended(kept, step, np.flatnonzero(ended))
             self.seconds["buffer"] += perf_counter() - start
             if ended.any():
                 late = self._steal_reserved(ended)
@@ -570,7 +537,9 @@ class VectorEnvRunner:
                     self._start_episodes(late, step["obs"][0])
             self._see_agents()
 
-    def _take_ended(self, kept: Arrays, step: Arrays, rows: NDArray[np.intp]) -> list[EndedEpisode]:
+    def _take_ended(
+        self, kept: Arrays, step: Arrays, rows: NDArray[np.intp]
+    ) -> list[tuple[Arrays, FragmentMeta]]:
         """The episodes of rows that have ended with a step."""
         lengths = self._steps[rows]
         kept["obs"][lengths, rows] = step["final_obs"][0, rows]
@@ -583,7 +552,7 @@ class VectorEnvRunner:
                 number = int(self.episode_numbers[row])
                 self._check(arrays, length, [number], [0])
                 info = tuple(self.backend.ended_info[row].tolist())
-                ended[row] = EndedEpisode(arrays, number, self._return(row), info)
+                ended[row] = arrays, FragmentMeta.of_episode(number, self._return(row), length, info)
         return [ended[row] for row in rows.tolist()]
 
     def _start_reserved(

@@ -155,8 +155,6 @@ class DatasetSource(Source):
 
     brings = "dataset"
     collector = ""
-    # Of each environment; None: they are a single agent's.
-    num_agents: int | None = None
 
     def __init__(
         self,
@@ -170,7 +168,7 @@ class DatasetSource(Source):
         seed: int = 0,
         console: Console | None = None,
     ) -> None:
-        self.env_id, self._num_envs, self._seed = spec.id, num_envs, seed
+        self.env_id, self.num_envs, self._seed = spec.id, num_envs, seed
         self._config, self._dataset = config, dataset
         self._console = console or quiet_console()
         self._spec = spec
@@ -196,11 +194,11 @@ class DatasetSource(Source):
 
     def _see_env(self, spec: EnvSpec) -> None:
         """Builds an environment, and reads its spaces and the longest episode."""
-        found = facts_of(spec, self._num_envs)
+        found = facts_of(spec, self.num_envs)
         self.obs_space, self.action_space, self.env_actions, self.episode_steps, _ = found
 
     def sampled_rows(self) -> NDArray[Any]:
-        return sampled_rows(self._spec, self._num_envs)
+        return sampled_rows(self._spec, self.num_envs)
 
     def _check_demos(self, demos: Demos, name: str) -> None:
         """Refuses a data set of another environment.
@@ -249,14 +247,7 @@ class DatasetSource(Source):
 
     def problem(self, total_timesteps: int, seed: int) -> Problem:
         """The goal of the settings is that of environments; this one is the samples of all epochs."""
-        return Problem(
-            self.obs_space,
-            self.action_space,
-            self._num_envs,
-            max(self.goal[0], 1),
-            num_agents=self.num_agents or 1,
-            seed=seed,
-        )
+        return super().problem(max(self.goal[0], 1), seed)
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
         self.expect(algorithm)

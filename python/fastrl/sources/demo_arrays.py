@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from gymnasium.spaces import Box, Space
@@ -16,29 +16,15 @@ from fastrl.envs.rows import ActionRows, ObsRows, RowError
 from fastrl.networks.action_space import Actions
 from fastrl.runs.errors import TrainError
 
+if TYPE_CHECKING:
+    from fastrl.replay.episodes import Episode
+
 # Bytes of observations from which on they stay in their files.
 MAPPED_BYTES = 1 << 28
 
 
-class DemoEpisode(Protocol):
-    """An episode of T steps, as data sets have them."""
-
-    @property
-    def observations(self) -> Any: ...  # [T + 1, ...], in dicts and tuples as of the space
-    @property
-    def actions(self) -> Any: ...  # [T, ...]
-    @property
-    def expert_actions(self) -> Any: ...  # the same before noise; None: there was none
-    @property
-    def rewards(self) -> NDArray[Any]: ...  # [T]
-    @property
-    def terminated(self) -> NDArray[np.bool_]: ...  # [T]
-    @property
-    def truncated(self) -> NDArray[np.bool_]: ...  # [T]
-
-
 class Demos(Protocol):
-    """A data set of E episodes."""
+    """A data set of E episodes, each with the arrays of a `fastrl.replay.episodes.Episode`."""
 
     @property
     def lengths(self) -> NDArray[np.int64]: ...
@@ -151,7 +137,7 @@ class DemoArrays:
         masks = np.zeros((total, num_masked), np.bool_) if num_masked else None
         agents = np.zeros(total, np.int64) if many_agents else None
         for index, (first, length) in enumerate(zip(firsts.tolist(), lengths.tolist(), strict=True)):
-            episode: DemoEpisode = demos[index]
+            episode: Episode = demos[index]
             infos = getattr(episode, "infos", None) or {}
             rows = slice(first, first + length)
             try:

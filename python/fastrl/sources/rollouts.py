@@ -15,7 +15,7 @@ from fastrl.collectors.factory import check_suits
 from fastrl.collectors.fragment_stream import FragmentStream, Staleness
 from fastrl.collectors.protocol import CollectError, Collector, Failure, Plan, Report, even_ranges
 from fastrl.collectors.resources import cores
-from fastrl.collectors.saved_state import check_saved, num_running, packed, unpacked
+from fastrl.collectors.running import check_saved, num_running, packed, unpacked
 from fastrl.envs import contract
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.episodes import facts_of, sampled_rows
@@ -55,17 +55,12 @@ class RolloutSource(Source):
         console: gets lines about the collector and about failures of workers.
         episode_info: keys of the environment's info whose values at the end of an episode are kept.
 
-    Attributes:
-        obs_space: of the environment; action_space: the flat one that a policy draws from.
-
     Raises:
         TrainError, CollectError: the environment cannot be built, or not collected from.
     """
 
     brings: ClassVar[LearnsFrom] = "rollouts"
     steps: int = 0
-    # Of each environment; None: they are a single agent's.
-    num_agents: int | None = None
 
     def __init__(
         self,
@@ -85,7 +80,6 @@ class RolloutSource(Source):
         self._see_env()
         # Of all ranks' environments.
         self._plan: Plan | None = None
-        # Of the networks.
         # Of the run; None: not known.
         self._total_steps: int | None = None
         # While the source runs: the collector, and the stream of its fragments.
@@ -116,14 +110,7 @@ class RolloutSource(Source):
 
     def problem(self, total_timesteps: int, seed: int) -> Problem:
         self._total_steps = total_timesteps
-        return Problem(
-            self.obs_space,
-            self.action_space,
-            self.num_envs,
-            total_timesteps,
-            num_agents=self.num_agents or 1,
-            seed=seed,
-        )
+        return super().problem(total_timesteps, seed)
 
     def attach(self, algorithm: Algorithm[Any]) -> None:
         self.expect(algorithm)

@@ -37,7 +37,10 @@ class Source(ABC):
         env_id: of the environment.
         episode_steps: after which an episode ends at the latest; the run's length in steps is estimated by it where the
             goal is in episodes.
+        obs_space, action_space: of the problem.
         env_actions: the environment's own action space; None: it is the problem's.
+        num_envs: environments that are stepped.
+        num_agents: of each environment; None: they are a single agent's.
         form: of a parallel environment of PettingZoo; None: it is another one.
         opponents: of its agents, by name, and their weights in the draw; empty: there are none.
         ranks: that train together; each brings the same experience. Set before `attach`.
@@ -50,9 +53,13 @@ class Source(ABC):
     opponents: "Mapping[str, float]" = MappingProxyType({})
     ranks: Ranks = ALONE
     updates = 1
+    num_agents: int | None = None
     collector: str
     env_id: str
     episode_steps: int
+    obs_space: Space[Any]
+    action_space: Space[Any]
+    num_envs: int
 
     @property
     @abstractmethod
@@ -69,13 +76,10 @@ class Source(ABC):
         """Count by which evaluations are due, and its unit, where that is not episodes."""
         return None
 
-    @abstractmethod
     def problem(self, total_timesteps: int, seed: int) -> Problem:
-        """Spaces and sizes that the algorithm is built for, on the CPU.
-
-        Raises:
-            TrainError: spaces that it cannot bring experience from.
-        """
+        """Spaces and sizes that the algorithm is built for, on the CPU."""
+        spaces, num_agents = (self.obs_space, self.action_space), self.num_agents or 1
+        return Problem(*spaces, self.num_envs, total_timesteps, num_agents=num_agents, seed=seed)
 
     def sampled_rows(self) -> NDArray[Any]:
         """Rows [K, size] of observations of an environment of its own, to try networks of the user's on; none by

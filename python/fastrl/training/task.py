@@ -100,26 +100,23 @@ class Task(TaskSettings, ABC):
 
     def on(self, spec: EnvSpec) -> Self:
         """A copy of the task with environments of a spec that no setting can name, such as a function of a notebook."""
-        other = copy.copy(self)
-        other.spec = spec
-        return other
+        return self._with(spec=spec)
 
     def with_demos(self, demos: Demos) -> Self:
         """A copy of the task with a data set that no setting can name, because it is in memory."""
-        other = copy.copy(self)
-        other.demos = demos
-        return other
+        return self._with(demos=demos)
 
     def with_ranks(self, ranks: Ranks) -> Self:
         """A copy of the task for one of several ranks."""
-        other = copy.copy(self)
-        other.ranks = ranks
-        return other
+        return self._with(ranks=ranks)
 
     def to_act(self) -> Self:
         """A copy of the task for policies that act and do not learn: no data set has to be there."""
+        return self._with(needs_demos=False)
+
+    def _with(self, **attributes: Any) -> Self:
         other = copy.copy(self)
-        other.needs_demos = False
+        vars(other).update(attributes)
         return other
 
     def env_spec(self, settings: Settings) -> EnvSpec:

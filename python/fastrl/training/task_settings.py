@@ -1,7 +1,7 @@
 """The settings of a task's runs: defaults, presets, and what is taken from where."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -257,7 +257,7 @@ class TaskSettings:
         Raises:
             ConfigError: there is no such preset, or it has an unknown key.
         """
-        tables, preset = self.preset_tables(config_type), self._preset(name)
+        tables, preset = sections(config_type), self._preset(name)
         tree: dict[str, dict[str, Any]] = {}
         for other in algorithms_of(tables):
             algorithm = declaration(other)
@@ -269,10 +269,6 @@ class TaskSettings:
                 if table in tables:
                     tree[table] = {**tree.get(table, {}), **values[table]}
         return check(config_type, tree, f"preset {name}")
-
-    def preset_tables(self, config_type: type[Any]) -> Collection[str]:
-        """The tables of settings that presets change."""
-        return sections(config_type)
 
     def resolve_defaults(self, settings: Any) -> Any:
         """The settings with everything decided that was left open."""
