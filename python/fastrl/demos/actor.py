@@ -98,9 +98,8 @@ class TeamRecordingActor(RecordingActor):
     """Acts for rows of agents as `fastrl.networks.team_actor.TeamActor` does.
 
     Args:
-        make_expert: makes a `fastrl.demos.team_experts.TeamExpert`.
         num_agents: A.
-        others: as of `RecordingActor`.
+        others: as of `RecordingActor`; the expert is one of many agents.
     """
 
     def __init__(self, *others: Any, num_agents: int) -> None:
