@@ -162,8 +162,7 @@ def _function(expert: Any, make: Callable[..., Any], expected: str) -> ExpertSpe
             f"{getattr(expert, '__module__', '?')}:{getattr(expert, '__qualname__', type(expert).__name__)}"
         )
         return ExpertSpec(name, make, {"kind": "function", "path": name})
-    module, colon, name = expert.partition(":")
-    if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+    if not is_agent(expert):
         raise ConfigError(f"--expert {expert}: no such file; it should be {expected}")
     function_at(expert)
     return ExpertSpec(expert, make, {"kind": "function", "path": expert})

@@ -311,23 +311,16 @@ class Cage2Scoring:
         return self._evaluate(contender, options, scenario=settings.env.scenario)
 
     def _evaluate(
-        self,
-        contender: Contender,
-        options: EvaluationOptions,
-        ruleset: Ruleset = "main",
-        scenario: Path | None = None,
-        rows: int | None = None,
+        self, contender: Contender, options: EvaluationOptions, ruleset: Ruleset = "main", **where: Any
     ) -> Evaluation:
-        """Scores a contender; ``ruleset``: of the games, unless options have another; ``scenario`` and ``rows`` as in
-        `evaluate`."""
+        """Scores a contender; ``ruleset``: of the games, unless options have another; others as of `evaluate`."""
         return evaluate(
             contender,
             ruleset=options.ruleset or ruleset,
             episodes=options.episodes,
             seed=options.seed,
-            scenario=scenario,
-            rows=rows,
             advance=options.advance,
+            **where,
         )
 
     def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
