@@ -222,10 +222,7 @@ class Neighbours:
     """
 
     lanes: int
-
-    @property
-    def name(self) -> str:
-        return "neighbours"
+    name: str = "neighbours"
 
     @property
     def size(self) -> int:
