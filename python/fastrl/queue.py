@@ -189,34 +189,16 @@ class Queue(_rust.Queue):
     def stats(self) -> QueueStats:
         """Reads the counters; cheap, and allowed in any process that has the queue, at any time."""
         queue, producers = self.counters()
-        rows = [dict(counters) for counters in producers]
         of_all = dict(queue)
-        total = {name: sum(row[name] for row in rows) for name in rows[0]}
+        each = tuple(_producer_stats(dict(counters)) for counters in producers)
+        of_producers = ("put", "dropped_newest", "dropped_oldest", "full_waits", "wait_seconds")
         return QueueStats(
-            put=total["put"],
-            got=of_all["got"],
-            depth=of_all["depth"],
-            high_water=of_all["high_water"],
-            dropped_newest=total["dropped_newest"],
-            dropped_oldest=total["dropped_oldest"],
-            full_waits=total["full_waits"],
-            wait_seconds=total["wait_ns"] * 1e-9,
-            consumer_wait_seconds=of_all["consumer_wait_ns"] * 1e-9,
-            abandoned=of_all["abandoned"],
-            producers=sum(row["owner"] > 0 for row in rows),
-            consumer=of_all["consumer"] or None,
-            per_producer=tuple(
-                ProducerStats(
-                    producer=row["owner"] or None,
-                    put=row["put"],
-                    dropped_newest=row["dropped_newest"],
-                    dropped_oldest=row["dropped_oldest"],
-                    full_waits=row["full_waits"],
-                    wait_seconds=row["wait_ns"] * 1e-9,
-                    depth=row["depth"],
-                )
-                for row in rows
-            ),
+            **{name: sum(getattr(stats, name) for stats in each) for name in of_producers},
+            consumer_wait_seconds=of_all.pop("consumer_wait_ns") * 1e-9,
+            producers=sum(stats.producer is not None for stats in each),
+            consumer=of_all.pop("consumer") or None,
+            per_producer=each,
+            **of_all,
         )
 
     def __enter__(self) -> Queue:
@@ -236,6 +218,11 @@ class Queue(_rust.Queue):
             f"Queue({self.dtype}, capacity={self.capacity}, max_producers={self.max_producers}, policy={self.policy!r},"
             f" order={self.order!r}{where})"
         )
+
+
+def _producer_stats(counters: dict[str, int]) -> ProducerStats:
+    wait_seconds, owner = counters.pop("wait_ns") * 1e-9, counters.pop("owner")
+    return ProducerStats(producer=owner or None, wait_seconds=wait_seconds, **counters)
 
 
 def _record_dtype(dtype: DTypeLike | Mapping[str, Any]) -> np.dtype:

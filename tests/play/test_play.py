@@ -18,7 +18,7 @@ from fastrl.callbacks import VideoRecorder
 from fastrl.cli.main import main
 from fastrl.envs.spec import as_spec
 from fastrl.networks.q_network import QNetwork
-from fastrl.play.episodes import build_env, play_episodes
+from fastrl.play.episodes import EnvEpisodes, build_env
 from fastrl.play.film import drawing_env
 from fastrl.runs.errors import HookError, TrainError
 from fastrl.utils.errors import UserError
@@ -207,7 +207,7 @@ def test_without_masks_an_environment_is_played_without() -> None:
             actions[:] = 1
 
     actor: Any = Second()
-    assert play_episodes(env, "masked", actor, 2, 0, 10) == (0.0, 0.0)
+    assert EnvEpisodes(env, "masked", actor).returns(2, 0, 10) == (0.0, 0.0)
 
 
 @pytest.mark.slow

@@ -254,17 +254,17 @@ def write_found(
         found: has `to_tree`.
         json: file for its tree.
         figure: file for its picture.
-        pictures: the module whose `save_picture` draws it.
+        pictures: the module whose `draw` draws it.
         said: what is in the files.
         facts: entries of the JSON before the tree's.
     """
-    if json is not None:
-        from fastrl.utils.files import to_json, write_atomically
+    from fastrl.utils.files import save_figure, to_json, write_atomically
 
+    if json is not None:
         write_atomically(json, to_json({**facts, **found.to_tree()}, indent=2).encode())
         print(f"{json}: {said}")
     if figure is not None:
-        import_module(pictures).save_picture(found, figure)
+        save_figure(figure, import_module(pictures).draw(found))
         print(f"{figure}: {said}")
 
 

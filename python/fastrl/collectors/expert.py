@@ -31,7 +31,9 @@ class Expert(Protocol):
         """Returns actions [K, *shape] in the dtype of the environment's action space.
 
         Args:
-            rows: their ``obs`` are [K, D] of `ExactRows`.
+            rows: their ``obs`` are [K, D] of `ExactRows`. Of many agents they are those of all of them, row =
+                environment * A + agent: masks and states are read where an agent is ``alive``, and actions are any
+                where it is not.
 
         Raises:
             ExpertError: it failed at a row.
@@ -53,8 +55,7 @@ class ExpertSpec:
 
     Attributes:
         name: for messages.
-        make: makes the `Expert` in any process, given the rows and the action space; pickles. Of many agents it makes a
-            `fastrl.demos.team_experts.TeamExpert`.
+        make: makes the `Expert` in any process, given the rows (None of many agents) and the action space; pickles.
         facts: what ``meta.json`` says of it, JSON-able. By it a recording that is resumed knows its expert.
         sense: what it reads beside the observation.
         action_masks: it is given the environment's action masks.
@@ -74,11 +75,13 @@ class RandomExpert:
 
     state_size = 0
 
-    def __init__(self, rows: ExactRows, action_space: Space[Any]) -> None:
+    def __init__(self, rows: ExactRows | None, action_space: Space[Any]) -> None:
         self._noise = NoiseSource(Noise("epsilon", 1.0), action_space)
         self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
 
     def act(self, rows: Rows) -> NDArray[Any]:
-        nothing = np.zeros((len(rows.obs), *self._shape), self._dtype)
+        chosen = np.zeros((len(rows.obs), *self._shape), self._dtype)
+        acting, where = (rows, slice(None)) if rows.alive is None else (rows.of(rows.alive), rows.alive)
         # Other numbers than those of noise, which may be added.
-        return self._noise.add(nothing, ~rows.streams, rows.steps, rows.masks)
+        chosen[where] = self._noise.add(chosen[where], ~acting.streams, acting.steps, acting.masks)
+        return chosen

@@ -31,6 +31,7 @@ class RecordingActor(RowActor):
         action_space: of the environment.
         noise: None: there is none.
         seed: of the plan; episodes: how many there are. By them an error names its episode.
+        num_agents: of an environment of many, whose rows are those of all agents; None: of one.
     """
 
     weights_nbytes = 0
@@ -44,10 +45,12 @@ class RecordingActor(RowActor):
         noise: Noise | None,
         seed: int,
         episodes: int,
+        num_agents: int | None = None,
     ) -> None:
-        self._name = name
+        self._name, self._num_agents = name, num_agents
         self._noise = None if noise is None else NoiseSource(noise, action_space)
         self._seed, self._episodes = seed, episodes
+        self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
         try:
             self._expert: Any = make_expert(rows, action_space)
         except CollectError:
@@ -59,12 +62,27 @@ class RecordingActor(RowActor):
     def load(self, weights: Buffer) -> None:
         raise ValueError("weights: this actor has none to load")
 
+    def with_threads(self, num_threads: int) -> RecordingActor:
+        """The actor itself, as of `fastrl.networks.team_actor.TeamActor`: an expert acts in one thread."""
+        return self
+
     def choose(self, rows: Rows) -> tuple[NDArray[Any], float]:
-        """Gives pairs of actions [K, 2, *shape], see `fastrl.demos.plan.RecordedActions`."""
-        taken = chosen = self._chosen(rows)
-        if self._noise is not None:
-            taken = self._noise.add(chosen, rows.streams, rows.steps, rows.masks)
-        return np.stack([taken, chosen], 1), 0.0
+        """Gives pairs of actions [K, 2, *shape], see `fastrl.demos.plan.RecordedActions`; zeros for agents that do not
+        act."""
+        alive = rows.alive
+        if alive is None:
+            chosen = self._chosen(rows)
+            return np.stack([self._with_noise(chosen, rows), chosen], 1), 0.0
+        pairs = np.zeros((len(alive), 2, *self._shape), self._dtype)
+        if alive.any():
+            pairs[alive, 1] = chosen = self._chosen(rows)[alive]
+            pairs[alive, 0] = self._with_noise(chosen, rows.of(alive))
+        return pairs, 0.0
+
+    def _with_noise(self, chosen: NDArray[Any], rows: Rows) -> NDArray[Any]:
+        if self._noise is None:
+            return chosen
+        return self._noise.add(chosen, rows.streams, rows.steps, rows.masks)
 
     def _chosen(self, rows: Rows) -> NDArray[Any]:
         """The actions that the expert chooses."""
@@ -82,57 +100,11 @@ class RecordingActor(RowActor):
 
     def _episode(self, stream: np.uint64) -> str:
         numbers = np.arange(self._episodes)
-        streams = self._streams(act_streams(self._seed, np.full(self._episodes, NO_ENV), numbers))
+        streams = act_streams(self._seed, np.full(self._episodes, NO_ENV), numbers)
+        if self._num_agents is not None:
+            streams = agent_streams(streams, self._num_agents)
         found = np.argwhere(streams == stream)
         if not len(found):
             return "an episode"
         number = int(found[0, 0])
         return f"episode {number} (reset with seed {env_seed(self._seed, NO_ENV, number)})"
-
-    def _streams(self, streams: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Streams of actions [K], from those of episodes."""
-        return streams
-
-
-class TeamRecordingActor(RecordingActor):
-    """Acts for rows of agents as `fastrl.networks.team_actor.TeamActor` does.
-
-    Args:
-        make_expert: makes a `fastrl.demos.team_experts.TeamExpert`.
-        num_agents: A.
-        others: as of `RecordingActor`.
-    """
-
-    def __init__(self, *others: Any, num_agents: int) -> None:
-        super().__init__(*others)
-        self._num_agents = num_agents
-
-    def with_threads(self, num_threads: int) -> TeamRecordingActor:
-        """The actor itself: an expert acts in one thread."""
-        return self
-
-    def act(  # type: ignore[override]
-        self,
-        obs: NDArray[Any],
-        streams: NDArray[np.uint64],
-        steps: NDArray[np.int64],
-        actions: NDArray[Any],
-        log_probs: NDArray[np.float32],
-        masks: NDArray[np.bool_] | None = None,
-        states: NDArray[np.float32] | None = None,
-        *,
-        greedy: bool = False,
-        alive: NDArray[np.bool_],
-    ) -> None:
-        """See `RecordingActor.choose`; zeros are written for agents that do not act."""
-        actions[:] = 0
-        if not alive.any():
-            return
-        rows = Rows(obs, streams, steps, masks, states, greedy, alive)
-        actions[alive] = self._chosen(rows)[alive, None]
-        if self._noise is not None:
-            acting = rows.of(alive)
-            actions[alive, 0] = self._noise.add(actions[alive, 1], acting.streams, acting.steps, acting.masks)
-
-    def _streams(self, streams: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return agent_streams(streams, self._num_agents)

@@ -1,6 +1,8 @@
-"""Experts that run in worker processes: trained policies, functions, models of Stable-Baselines3.
+"""Experts that run in worker processes: trained policies, functions, models of Stable-Baselines3. Those of many agents
+choose for rows of all of them, row = environment * A + agent; their actions are any where an agent is not alive.
 
-This module loads no torch; a policy that PyTorch computes does when it is unpickled.
+Recordings send a ``functools.partial`` of an expert, which lacks the rows and the action space, to the workers. This
+module loads no torch; a policy that PyTorch computes does when it is unpickled.
 """
 
 from __future__ import annotations
@@ -8,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from fastrl.networks.compiled_actor import Actor, Rows
 from fastrl.utils.torch_threads import one_thread
 
 if TYPE_CHECKING:
-    from fastrl.play.own_agent import OwnAgent
+    from fastrl.networks.team_actor import TeamActor
 
 
 def one_thread_if_loaded() -> contextlib.AbstractContextManager[None]:
@@ -36,68 +37,61 @@ def one_thread_if_loaded() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext() if torch is None or torch.get_num_threads() == 1 else one_thread()
 
 
-@dataclass(frozen=True)
-class MakePolicy:
-    """Makes a `PolicyExpert`.
+class PolicyExpert:
+    """A trained policy, which may be that of all agents of an environment.
 
-    Attributes:
-        actor: with its weights, pickles. squash: see `Actions`. greedy: it takes its likeliest action.
+    Args:
+        actor: with its weights, pickles.
+        squash: see `Actions`.
+        greedy: it takes its likeliest action.
+        rows: of observations; None: they are the actor's own.
+        action_space: of the environment.
+        num_agents: whose rows the actor takes together.
     """
 
-    actor: Actor
-    squash: bool
-    greedy: bool
-
-    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> PolicyExpert:
-        return PolicyExpert(self, rows, action_space)
-
-
-class PolicyExpert:
-    """A trained policy."""
-
-    def __init__(self, made: MakePolicy, rows: ExactRows, action_space: Space[Any]) -> None:
-        self._actor, self._greedy = made.actor, made.greedy
-        self.state_size = made.actor.state_size
-        self._rows, self._action_rows = rows, ActionRows(action_space)
-        self._obs_rows = ObsRows(rows.space)
-        self._actions = Actions(self._action_rows.flat_space, made.squash)
+    def __init__(
+        self,
+        actor: Actor | TeamActor,
+        squash: bool,
+        greedy: bool,
+        rows: ExactRows | None,
+        action_space: Space[Any],
+        num_agents: int = 1,
+    ) -> None:
+        self._actor, self._greedy = actor, greedy
+        self.state_size = actor.state_size
+        # Of the observations that the actor takes in another form.
+        self._rows = None if rows is None or rows.direct else (rows, ObsRows(rows.space))
+        self._action_rows = ActionRows(action_space)
+        self._actions = Actions(self._action_rows.flat_space, squash)
         # What PyTorch gives for a row depends on the rows beside it in the last bits.
-        self._one_by_one = not getattr(made.actor, "is_compiled", False)
+        self._together = None if getattr(actor, "is_compiled", False) else num_agents
 
     def act(self, rows: Rows) -> NDArray[Any]:
         count = len(rows.obs)
-        if not self._rows.direct:
-            obs = np.zeros((count, self._obs_rows.size), self._obs_rows.dtype)
-            self._obs_rows.write_batch(self._rows.read(rows.obs), obs)
+        if self._rows is not None:
+            exact, own_rows = self._rows
+            obs = np.zeros((count, own_rows.size), own_rows.dtype)
+            own_rows.write_batch(exact.read(rows.obs), obs)
             rows = rows._replace(obs=obs)
         draws = np.zeros((count, *self._actions.shape), self._actions.dtype)
         log_probs = np.zeros(count, np.float32)
-        size = 1 if self._one_by_one else max(count, 1)
-        with one_thread_if_loaded() if self._one_by_one else contextlib.nullcontext():
+        size = self._together or max(count, 1)
+        with contextlib.nullcontext() if self._together is None else one_thread_if_loaded():
             for start in range(0, count, size):
                 own = slice(start, start + size)
-                obs, streams, steps, masks, states, *_ = rows.of(own)
-                obs = np.ascontiguousarray(obs)
-                self._actor.act(
-                    obs, streams, steps, draws[own], log_probs[own], masks, states, greedy=self._greedy
-                )
+                obs, streams, steps, masks, states, _, alive = rows.of(own)
+                of_team: dict[str, Any] = {} if alive is None else {"alive": alive}
+                inputs = np.ascontiguousarray(obs), streams, steps, draws[own], log_probs[own], masks, states
+                self._actor.act(*inputs, greedy=self._greedy, **of_team)
         return np.asarray(self._action_rows.to_env(self._actions.to_env(draws)))
 
 
-@dataclass(frozen=True)
-class MakeFunction:
-    """Makes a `FunctionExpert`.
-
-    Attributes:
-        path: ``"my_module:my_function"``; empty: ``function`` itself.
-        function: from an observation to an action.
-    """
-
-    path: str
-    function: Callable[[Any], Any] | None = None
-
-    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> FunctionExpert:
-        return FunctionExpert(self.function or function_at(self.path), rows, action_space)
+def team_policy_expert(
+    make_actor: Callable[[], TeamActor], num_agents: int, greedy: bool, rows: None, action_space: Space[Any]
+) -> PolicyExpert:
+    """Trained policies of all agents, whose actor, with its weights, is made in the worker."""
+    return PolicyExpert(make_actor(), False, greedy, rows, action_space, num_agents)
 
 
 def function_at(path: str) -> Callable[[Any], Any]:
@@ -121,13 +115,20 @@ def function_at(path: str) -> Callable[[Any], Any]:
     return function
 
 
+def _function(given: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, of an import path."""
+    return function_at(given) if isinstance(given, str) else given
+
+
 class FunctionExpert:
-    """A function from one observation, as the environment gives it, to an action."""
+    """A function from one observation, as the environment gives it, to an action; or its import path."""
 
     state_size = 0
 
-    def __init__(self, function: Callable[[Any], Any], rows: ExactRows, action_space: Space[Any]) -> None:
-        self._function, self._rows, self._space = function, rows, action_space
+    def __init__(
+        self, function: str | Callable[[Any], Any], rows: ExactRows, action_space: Space[Any]
+    ) -> None:
+        self._function, self._rows, self._space = _function(function), rows, action_space
         self._shape, self._dtype = tuple(action_space.shape or ()), action_space.dtype
         # Discrete actions that are taken without a closer look.
         self._numbers = (
@@ -145,34 +146,50 @@ class FunctionExpert:
         return chosen
 
 
-@dataclass(frozen=True)
-class MakeAgent:
-    """Makes an `AgentExpert`.
+class TeamFunctionExpert:
+    """A function that chooses for one agent at a time.
 
-    Attributes:
-        path: of a class, see `fastrl.play.own_agent.OwnAgent`.
-        view: what it sees and does; None: all of the environment.
+    Args:
+        function: from an observation and the name of its agent to an action; or its import path.
+        agents: their names, and the shapes of their observations.
     """
-
-    path: str
-    view: AgentView | None
-
-    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> AgentExpert:
-        from fastrl.play.own_agent import OwnAgent
-
-        space = action_space if self.view is None else len(self.view.actions)
-        return AgentExpert(OwnAgent(self.path, space), self.view, rows, action_space)
-
-
-class AgentExpert:
-    """An agent of the user's own, which may remember its episode: it plays one at a time."""
 
     state_size = 0
 
     def __init__(
-        self, agent: OwnAgent, view: AgentView | None, rows: ExactRows, action_space: Space[Any]
+        self,
+        function: str | Callable[[Any, Any], Any],
+        agents: Sequence[tuple[Any, tuple[int, ...]]],
+        rows: None,
+        action_space: Space[Any],
     ) -> None:
-        self._agent, self._view, self._rows, self._space = agent, view, rows, action_space
+        self._function, self._agents, self._space = _function(function), agents, action_space
+
+    def act(self, rows: Rows) -> NDArray[Any]:
+        assert rows.alive is not None, "rows of agents"
+        chosen = np.zeros((len(rows.obs), *(self._space.shape or ())), self._space.dtype)
+        for i in np.flatnonzero(rows.alive).tolist():
+            name, shape = self._agents[i % len(self._agents)]
+            obs = rows.obs[i, : int(np.prod(shape))].reshape(shape).copy()
+            chosen[i] = checked(self._space, called(self._function, i, obs, name), i)
+        return chosen
+
+
+class AgentExpert:
+    """An agent of the user's own, which may remember its episode: it plays one at a time.
+
+    Args:
+        path: of a class, see `fastrl.play.own_agent.OwnAgent`.
+        view: what it sees and does; None: all of the environment.
+    """
+
+    state_size = 0
+
+    def __init__(self, path: str, view: AgentView | None, rows: ExactRows, action_space: Space[Any]) -> None:
+        from fastrl.play.own_agent import OwnAgent
+
+        self._agent = OwnAgent(path, action_space if view is None else len(view.actions))
+        self._view, self._rows, self._space = view, rows, action_space
         self._episode: int | None = None
 
     def act(self, rows: Rows) -> NDArray[Any]:
@@ -228,31 +245,22 @@ def checked(space: Space[Any], given: Any, row: int) -> NDArray[Any] | int:
         raise ExpertError(row, f"returned something else: {error},") from None
 
 
-# Stable-Baselines3
+def sb3_expert(path: str, algorithm: str, rows: ExactRows, action_space: Space[Any]) -> FunctionExpert:
+    """The expert of a model that Stable-Baselines3 has saved, which takes its likeliest action.
 
-
-@dataclass(frozen=True)
-class MakeSB3:
-    """Makes an expert of a model that Stable-Baselines3 has saved.
-
-    Attributes:
-        path: of the zip file. algorithm: class of it, such as ``"stable_baselines3.ppo.ppo:PPO"``.
-        greedy: it takes its likeliest action.
+    Args:
+        path: of the zip file.
+        algorithm: class of it, such as ``"stable_baselines3.ppo.ppo:PPO"``.
     """
-
-    path: str
-    algorithm: str
-
-    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> FunctionExpert:
-        module, _, name = self.algorithm.partition(":")
-        model = getattr(importlib.import_module(module), name).load(self.path, device="cpu")
-        for what, own, found in (
-            ("observation", rows.space, model.observation_space),
-            ("action", action_space, model.action_space),
-        ):
-            if own != found:
-                raise CollectError(
-                    f"expert {self.path}: its {what} space is {found}, the environment's is {own}: give the environment"
-                    " and the options that it was trained with"
-                )
-        return FunctionExpert(lambda obs: model.predict(obs, deterministic=True)[0], rows, action_space)
+    module, _, name = algorithm.partition(":")
+    model = getattr(importlib.import_module(module), name).load(path, device="cpu")
+    for what, own, found in (
+        ("observation", rows.space, model.observation_space),
+        ("action", action_space, model.action_space),
+    ):
+        if own != found:
+            raise CollectError(
+                f"expert {path}: its {what} space is {found}, the environment's is {own}: give the environment and the"
+                " options that it was trained with"
+            )
+    return FunctionExpert(lambda obs: model.predict(obs, deterministic=True)[0], rows, action_space)

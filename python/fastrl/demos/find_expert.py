@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,15 @@ import gymnasium
 
 from fastrl.collectors.expert import ExpertSpec, RandomExpert
 from fastrl.collectors.team_spec import TeamSpec
-from fastrl.demos.experts import MakeAgent, MakeFunction, MakePolicy, MakeSB3, function_at
-from fastrl.demos.team_experts import MakeTeamFunction, MakeTeamPolicy, RandomTeam
+from fastrl.demos.experts import (
+    AgentExpert,
+    FunctionExpert,
+    PolicyExpert,
+    TeamFunctionExpert,
+    function_at,
+    sb3_expert,
+    team_policy_expert,
+)
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.spec import EnvSpec
 from fastrl.play.own_agent import is_agent
@@ -56,7 +64,7 @@ def find_expert(
     if isinstance(expert, Path):
         expert = str(expert)
     if not isinstance(expert, str):
-        return _function(expert, MakeFunction("", expert), forms())
+        return _function(expert, partial(FunctionExpert, expert), forms())
     path = Path(expert)
     if expert == "random":
         return ExpertSpec(expert, RandomExpert, {"kind": "random"}, batched=True)
@@ -69,9 +77,9 @@ def find_expert(
     if (run := run or find_run(expert, trust=trust)) is not None:
         return _run_expert(run, env, deterministic=deterministic)
     if is_agent(expert) and inspect.isclass(function_at(expert)):
-        make = MakeAgent(expert, getattr(env.unwrapped, "agent_view", None))
+        make = partial(AgentExpert, expert, getattr(env.unwrapped, "agent_view", None))
         return ExpertSpec(expert, make, {"kind": "agent", "path": expert})
-    return _function(expert, MakeFunction(expert), forms())
+    return _function(expert, partial(FunctionExpert, expert), forms())
 
 
 def find_team_expert(
@@ -89,14 +97,12 @@ def find_team_expert(
         ConfigError, CheckpointError, TrustError, CollectError: there is none, or it does not fit the environment.
     """
     if expert == "random":
-        return ExpertSpec(expert, RandomTeam, {"kind": "random"})
+        return ExpertSpec(expert, RandomExpert, {"kind": "random"})
     if run is not None:
         return _team_run(run, env, deterministic=deterministic)
     expected = "of many agents a run directory or a checkpoint file of theirs, random, or module:function"
     agents = list(zip(env.agents, env.obs_shapes, strict=True))
-    if isinstance(expert, str):
-        return _function(expert, MakeTeamFunction(expert, agents), expected)
-    return _function(expert, MakeTeamFunction("", agents, expert), expected)
+    return _function(expert, partial(TeamFunctionExpert, expert, agents), expected)
 
 
 @dataclass(frozen=True)
@@ -143,7 +149,7 @@ def find_run(expert: Any, *, trust: bool = False) -> Run | None:
     return Run(path, task, *load_run(task, path, trust=trust))
 
 
-def _function(expert: Any, make: MakeFunction | MakeTeamFunction, expected: str) -> ExpertSpec:
+def _function(expert: Any, make: Callable[..., Any], expected: str) -> ExpertSpec:
     """The expert that is a function, or the import path of one.
 
     Args:
@@ -156,8 +162,7 @@ def _function(expert: Any, make: MakeFunction | MakeTeamFunction, expected: str)
             f"{getattr(expert, '__module__', '?')}:{getattr(expert, '__qualname__', type(expert).__name__)}"
         )
         return ExpertSpec(name, make, {"kind": "function", "path": name})
-    module, colon, name = expert.partition(":")
-    if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+    if not is_agent(expert):
         raise ConfigError(f"--expert {expert}: no such file; it should be {expected}")
     function_at(expert)
     return ExpertSpec(expert, make, {"kind": "function", "path": expert})
@@ -174,7 +179,7 @@ def _team_run(run: Run, env: MultiAgentVectorEnv, *, deterministic: bool) -> Exp
     policy.check_fits(env)
     return ExpertSpec(
         str(run.path),
-        MakeTeamPolicy(policy.team.actor_spec(), policy.team.num_agents, deterministic),
+        partial(team_policy_expert, policy.team.actor_spec(), policy.team.num_agents, deterministic),
         _facts(run, deterministic=deterministic),
         action_masks=run.task.has_action_masks(run.settings),
     )
@@ -184,7 +189,7 @@ def _run_expert(run: Run, env: gymnasium.Env[Any, Any], *, deterministic: bool) 
     policy = run.task.make_policy(run.state, run.settings, (env.observation_space, env.action_space))
     return ExpertSpec(
         str(run.path),
-        MakePolicy(policy.actor, policy.squash, deterministic),
+        partial(PolicyExpert, policy.actor, policy.squash, deterministic),
         _facts(run, deterministic=deterministic),
         action_masks=run.task.has_action_masks(run.settings),
         batched=getattr(policy.actor, "is_compiled", False),
@@ -236,7 +241,7 @@ def _sb3(path: Path, *, trust: bool) -> ExpertSpec:
         )
     algorithm = f"stable_baselines3.{family}.{family}:{classes[family]}"
     facts = {"kind": "stable-baselines3", "algorithm": classes[family], "sha256": _digest(path)}
-    return ExpertSpec(str(path), MakeSB3(str(path.resolve()), algorithm), facts)
+    return ExpertSpec(str(path), partial(sb3_expert, str(path.resolve()), algorithm), facts)
 
 
 def _digest(path: Path) -> str:

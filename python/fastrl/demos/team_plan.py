@@ -13,7 +13,7 @@ from fastrl.collectors.action_noise import Noise
 from fastrl.collectors.expert import ExpertSpec
 from fastrl.collectors.parallel_spec import ParallelSpec
 from fastrl.collectors.team_spec import CompiledTeamSpec, TeamSpec
-from fastrl.demos.actor import TeamRecordingActor
+from fastrl.demos.actor import RecordingActor
 from fastrl.demos.find_expert import Run, find_team_expert
 from fastrl.demos.plan import RecordingPlan
 from fastrl.envs.contract import ACTION_MASK
@@ -108,8 +108,8 @@ def make_team_plan(
             noise = make_noise(env.single_action_space)
             if noise is not None:
                 noise.check(env.single_action_space)
-            make_actor: Any = functools.partial(
-                TeamRecordingActor,
+            make_actor = functools.partial(
+                RecordingActor,
                 found.make,
                 found.name,
                 None,

@@ -51,6 +51,36 @@ class PolicyGraph(nn.Module):
     outputs: list[str]
     description: dict[str, Any]
 
+    def _describe(
+        self,
+        leaves: list[dict[str, Any]],
+        states: list[dict[str, Any]],
+        actions: list[str],
+        agents: list[str] | None,
+        head: "_Head",
+        shape: list[int],
+        **of_noise: Any,
+    ) -> None:
+        """Sets the attributes from descriptions of the inputs and names of the outputs that are actions; ``shape`` is
+        that of the noise and the action masks of one observation."""
+        self.outputs = [*actions, "outputs", *(f"next_{each['name']}" for each in states)]
+        self.defaults = {}
+        if not head.is_box:
+            self.defaults["action_masks"] = np.ones((1, *shape), np.bool_)
+        if head.noise is not None:
+            self.defaults["noise"] = np.zeros((1, *shape), np.float32)
+        self.inputs = {each["name"]: _zeros(each) for each in (*leaves, *states)}
+        for name, value in self.defaults.items():
+            self.inputs[name] = torch.from_numpy(np.repeat(value, 3, 0))
+        self.description = {
+            "obs": leaves,
+            "states": states,
+            "agents": agents,
+            "actions": actions,
+            "action_masks": 0 if head.is_box else head.size,
+            "noise": None if head.noise is None else {"kind": head.noise, "shape": shape, **of_noise},
+        }
+
 
 class AgentGraph(PolicyGraph):
     """The policy of one agent.
@@ -94,28 +124,8 @@ class AgentGraph(PolicyGraph):
             states.append({"name": "frames", "shape": list(obs_space.shape or ()), "dtype": "uint8"})
         if size := self._network.state_size:
             states.append({"name": "memory", "shape": [size], "dtype": "float32"})
-        self.inputs = {each["name"]: _zeros(each) for each in (*leaves, *states)}
-        self.defaults = {}
-        if not self._head.is_box:
-            self.defaults["action_masks"] = np.ones((1, self._head.size), np.bool_)
-        if self._head.noise is not None:
-            self.defaults["noise"] = np.zeros((1, self._head.size), np.float32)
-        for name, value in self.defaults.items():
-            self.inputs[name] = torch.from_numpy(np.repeat(value, 3, 0))
-        self.outputs = ["action", "outputs", *(f"next_{each['name']}" for each in states)]
-        noise: dict[str, Any] | None = None
-        if self._head.noise is not None:
-            noise = {"kind": self._head.noise, "shape": [self._head.size]}
-            if self._network.is_values:
-                noise["epsilon"] = policy.get("epsilon", 0.0)
-        self.description = {
-            "obs": leaves,
-            "states": states,
-            "agents": None,
-            "actions": ["action"],
-            "action_masks": 0 if self._head.is_box else self._head.size,
-            "noise": noise,
-        }
+        more = {"epsilon": policy.get("epsilon", 0.0)} if self._network.is_values else {}
+        self._describe(leaves, states, ["action"], None, self._head, [self._head.size], **more)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(self.inputs, inputs, strict=True))
@@ -183,21 +193,7 @@ class TeamGraph(PolicyGraph):
             )
             names = [str(agent) for agent in form.agents]
             chosen = [f"action/{name}" for name in names]
-        self.outputs = [*chosen, "outputs", *(f"next_{each['name']}" for each in states)]
-        shape = [self._agents, head.size]
-        self.defaults = {} if head.is_box else {"action_masks": np.ones((1, *shape), np.bool_)}
-        self.defaults["noise"] = np.zeros((1, *shape), np.float32)
-        self.inputs = {each["name"]: _zeros(each) for each in (*leaves, *states)}
-        for name, value in self.defaults.items():
-            self.inputs[name] = torch.from_numpy(np.repeat(value, 3, 0))
-        self.description = {
-            "obs": leaves,
-            "states": states,
-            "agents": names,
-            "actions": chosen,
-            "action_masks": 0 if head.is_box else head.size,
-            "noise": {"kind": head.noise, "shape": shape},
-        }
+        self._describe(leaves, states, chosen, names, head, [self._agents, head.size])
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         given = dict(zip(self.inputs, inputs, strict=True))

@@ -106,9 +106,10 @@ class RowActor:
         states: NDArray[np.float32] | None = None,
         *,
         greedy: bool = False,
+        alive: NDArray[np.bool_] | None = None,
     ) -> None:
-        """See `Actor.act`."""
-        actions[...], log_probs[...] = self.choose(Rows(obs, streams, steps, masks, states, greedy))
+        """See `Actor.act`; ``alive``: as of `Rows`."""
+        actions[...], log_probs[...] = self.choose(Rows(obs, streams, steps, masks, states, greedy, alive))
 
     def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
         """Draws [K, ...] and their log-probabilities [K]; replaces the states."""

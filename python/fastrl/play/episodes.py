@@ -27,6 +27,8 @@ Made = TypeVar("Made")
 
 # Limit of an episode's steps if neither the environment nor the settings have one.
 EPISODE_STEPS = 1000
+# Random steps that `sampled_rows` takes.
+_SAMPLED_STEPS = 7
 
 
 def build_env(spec: EnvSpec) -> gymnasium.Env[Any, Any]:
@@ -120,7 +122,7 @@ def facts_of(spec: EnvSpec, num_envs: int, limit: int = 0) -> EnvFacts:
     return facts
 
 
-def sampled_rows(spec: EnvSpec, num_envs: int, steps: int = 7) -> NDArray[Any]:
+def sampled_rows(spec: EnvSpec, num_envs: int) -> NDArray[Any]:
     """Rows [K, size] of observations of an environment that is built for it: of a reset, and of random steps, which
     keep to its action masks. Fewer where it raises, which it will tell when it is collected from.
 
@@ -140,7 +142,7 @@ def sampled_rows(spec: EnvSpec, num_envs: int, steps: int = 7) -> NDArray[Any]:
             dtype, space, method = obs_rows_of(env).dtype, env.action_space, contract.mask_method(env)
             space.seed(0)
             found.append(obs.astype(dtype).ravel())
-            for _ in range(steps):
+            for _ in range(_SAMPLED_STEPS):
                 mask = contract.with_action_mask(info, method).get(contract.ACTION_MASK)
                 obs, _, terminated, truncated, info = env.step(_drawn(space, mask))
                 found.append(obs.astype(dtype).ravel())
@@ -165,7 +167,11 @@ class EnvEpisodes:
     rewards are checked, see `fastrl.envs.contract`.
 
     Args:
-        others: those of `play_episodes`.
+        env: in rows (see `fastrl.envs.rows.in_rows`).
+        env_id: of the environment, for errors.
+        actor: with the policy's weights.
+        squash: actions of a Box are squashed.
+        action_masks: the likeliest of the actions is chosen that the environment allows.
     """
 
     def __init__(
@@ -210,44 +216,26 @@ class EnvEpisodes:
         return result
 
     def returns(
-        self, episodes: int, seed: int, num_steps: int, advance: Callable[[int], object]
+        self,
+        episodes: int,
+        seed: int,
+        num_steps: int,
+        advance: Callable[[int], object] = lambda episodes: None,
     ) -> tuple[float, ...]:
-        """The returns of episodes; see `play_episodes`."""
+        """The returns of episodes.
+
+        Args:
+            seed: of the episodes, others than those of a run with that seed.
+            num_steps: after which an episode ends at the latest.
+            advance: called after each episode, with 1.
+
+        Raises:
+            CollectError: the environment cannot be stepped.
+        """
         return episode_returns(self.act, self, episodes, seed, num_steps, advance, name=self._id)
 
     def close(self) -> None:
         """Does nothing: the environment is its owner's."""
-
-
-def play_episodes(
-    env: gymnasium.Env[Any, Any],
-    env_id: str,
-    actor: Actor,
-    episodes: int,
-    seed: int,
-    num_steps: int,
-    advance: Callable[[int], object] = lambda episodes: None,
-    *,
-    squash: bool = False,
-    action_masks: bool = False,
-) -> tuple[float, ...]:
-    """The returns of episodes in which the likeliest action is always chosen.
-
-    Args:
-        env: in rows (see `fastrl.envs.rows.in_rows`).
-        env_id: of the environment, for errors.
-        actor: with the policy's weights.
-        seed: of the episodes, others than those of a run with that seed.
-        num_steps: after which an episode ends at the latest.
-        advance: called after each episode, with 1.
-        squash: actions of a Box are squashed.
-        action_masks: the likeliest of the actions is chosen that the environment allows.
-
-    Raises:
-        CollectError: the environment cannot be stepped.
-    """
-    played = EnvEpisodes(env, env_id, actor, squash=squash, action_masks=action_masks)
-    return played.returns(episodes, seed, num_steps, advance)
 
 
 class VectorEpisodes:
@@ -358,8 +346,8 @@ class VectorEpisodes:
     def returns(
         self, episodes: int, seed: int, num_steps: int, advance: Callable[[int], object]
     ) -> tuple[float, ...]:
-        """The returns of episodes; see `play_episodes`. The environments play equally many each, so that short ones do
-        not count more often, and those beyond ``episodes`` are left out."""
+        """The returns of episodes; see `EnvEpisodes.returns`. The environments play equally many each, so that short
+        ones do not count more often, and those beyond ``episodes`` are left out."""
         rows = len(self.ended)
         returns: list[list[float]] = [[] for _ in range(rows)]
         totals, lengths = np.zeros(rows), np.zeros(rows, np.int64)

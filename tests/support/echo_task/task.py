@@ -12,7 +12,7 @@ from rich.console import Console
 from echo_task import NAME, SUMMARY
 from fastrl.algorithms import find
 from fastrl.envs.spec import EnvSpec
-from fastrl.play.episodes import play_episodes
+from fastrl.play.episodes import EnvEpisodes
 from fastrl.runs.episodes import Episodes
 from fastrl.runs.row import Number
 from fastrl.runs.settings import RunConfig
@@ -98,11 +98,8 @@ class EchoTask(Task):
     def evaluate(self, state: Mapping[str, Any], settings: Any, options: EvaluationOptions) -> Returns:
         actor = find(settings.run.algo).make_actor(state["policy"], Echo.observation_space, Echo.action_space)
         length = settings.env.length
-        return Returns(
-            play_episodes(
-                Echo(length), "Echo", actor, options.episodes, options.seed, length, options.advance
-            )
-        )
+        played = EnvEpisodes(Echo(length), "Echo", actor)
+        return Returns(played.returns(options.episodes, options.seed, length, options.advance))
 
 
 TASK = EchoTask()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fastrl.tasks.cage2.defence import Defence
 from fastrl.tasks.cage2.scores import RED_TITLES, Evaluation, contested_hosts, longest
 from fastrl.training.comparison import Estimate
-from fastrl.utils.files import save_figure
 from fastrl.utils.output import figure_text
 
 # Panels beside the map: a title, and the measure in the title's unit.
@@ -26,11 +23,6 @@ _PANELS: tuple[tuple[str, Callable[[Defence], Estimate], float], ...] = (
     ("first at server, step", lambda it: it.first_step_at_server, 1),
 )
 _RED = "#d1495b"
-
-
-def save_picture(evaluations: Iterable[Evaluation], path: Path) -> None:
-    """Writes the picture of `draw`, .png or .svg."""
-    save_figure(path, draw(evaluations))
 
 
 def draw(evaluations: Iterable[Evaluation]) -> Figure:
@@ -48,7 +40,6 @@ def draw(evaluations: Iterable[Evaluation]) -> Figure:
     width = 6 * (min(count, 11) + 0.75 * max(count - 11, 0)) / 11
     size = 17 * (width + len(_PANELS)) / (6 + len(_PANELS)), 1.6 + 0.55 * len(rows)
     figure = Figure(figsize=size, dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
     first, *others = figure.subplots(
         1, 1 + len(_PANELS), sharey=True, width_ratios=[width, *(1 for _ in _PANELS)]
     )

@@ -30,6 +30,7 @@ from fastrl.tasks.cage2.scores import (
 from fastrl.training.comparison import Comparison, Mode, check_baseline, modes
 from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.utils.config import ConfigError
+from fastrl.utils.files import save_figure
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
@@ -310,23 +311,16 @@ class Cage2Scoring:
         return self._evaluate(contender, options, scenario=settings.env.scenario)
 
     def _evaluate(
-        self,
-        contender: Contender,
-        options: EvaluationOptions,
-        ruleset: Ruleset = "main",
-        scenario: Path | None = None,
-        rows: int | None = None,
+        self, contender: Contender, options: EvaluationOptions, ruleset: Ruleset = "main", **where: Any
     ) -> Evaluation:
-        """Scores a contender; ``ruleset``: of the games, unless options have another; ``scenario`` and ``rows`` as in
-        `evaluate`."""
+        """Scores a contender; ``ruleset``: of the games, unless options have another; others as of `evaluate`."""
         return evaluate(
             contender,
             ruleset=options.ruleset or ruleset,
             episodes=options.episodes,
             seed=options.seed,
-            scenario=scenario,
-            rows=rows,
             advance=options.advance,
+            **where,
         )
 
     def scores_tree(self, name: str, scores: Any) -> dict[str, Any]:
@@ -349,7 +343,7 @@ class Cage2Scoring:
 
     def draw_scores(self, comparison: Comparison, path: Path) -> None:
         """Draws the measures of the contenders beside their scores, .png or .svg."""
-        from fastrl.tasks.cage2.defence_figure import save_picture
+        from fastrl.tasks.cage2.defence_figure import draw
 
         hosts = {
             tuple(it.defence.held) if it.defence else () for each in _named(comparison) for it in each.scores
@@ -358,7 +352,7 @@ class Cage2Scoring:
             raise ConfigError(
                 "the picture shows the hosts of one network: leave it out for several, and for --rows"
             )
-        save_picture(_named(comparison), path)
+        save_figure(path, draw(_named(comparison)))
 
     def evaluation_work(self, episodes: int) -> int:
         return protocol_steps(episodes)

@@ -5,6 +5,8 @@ This module loads no torch.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +47,15 @@ def find_expert(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
         return ExpertSpec(expert, RandomExpert, facts, batched=True)
     network = game.vector.network
     sense = Alerts(size=len(network.hosts)) if name.startswith("react") else None
-    make = MakeDefender(name, game.agent_view.actions, network.actions, network.native.start)
+    make = functools.partial(
+        baselines.make_baseline, name, actions=network.actions, start=network.native.start
+    )
     try:
-        make.policy(1)
+        make(1)
     except ValueError as error:
         raise ConfigError(f"--expert {expert}: {error}") from None
-    return ExpertSpec(expert, make, facts, sense=sense, batched=True)
+    expert_of = functools.partial(DefenderExpert, make, game.agent_view.actions, network.actions)
+    return ExpertSpec(expert, expert_of, facts, sense=sense, batched=True)
 
 
 @dataclass(frozen=True)
@@ -69,44 +74,33 @@ class Alerts:
         return alerts
 
 
-@dataclass(frozen=True)
-class MakeDefender:
-    """Makes a scripted defender of CAGE 2.
+class DefenderExpert:
+    """A scripted defender of CAGE 2; its queue of hosts is its state.
 
-    Attributes:
-        name: of `fastrl.envs.cage2.baselines.BASELINES`.
+    Args:
+        make: makes the defender of so many games.
         actions: of the environment for each of the network's, see `AgentView`.
-        action_names: of the network.
-        start: the host where red starts, an index.
+        names: of the network's actions.
     """
 
-    name: str
-    actions: tuple[int, ...]
-    action_names: tuple[str, ...]
-    start: int
-
-    def policy(self, num_envs: int) -> baselines.BluePolicy:
-        """The defender for so many games."""
-        return baselines.make_baseline(self.name, num_envs, actions=self.action_names, start=self.start)
-
-    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> DefenderExpert:
-        return DefenderExpert(self, rows)
-
-
-class DefenderExpert:
-    """A scripted defender of CAGE 2; its queue of hosts is its state."""
-
-    def __init__(self, made: MakeDefender, rows: ExactRows) -> None:
-        self._rows, self._made = rows, made
-        self._env_actions = np.array(made.actions)
-        self.state_size = made.policy(1).state_size
+    def __init__(
+        self,
+        make: Callable[[int], baselines.BluePolicy],
+        actions: tuple[int, ...],
+        names: tuple[str, ...],
+        rows: ExactRows,
+        action_space: Space[Any],
+    ) -> None:
+        self._make, self._rows, self._names = make, rows, names
+        self._env_actions = np.array(actions)
+        self.state_size = make(1).state_size
         self._policy: baselines.BluePolicy | None = None
         self._count = -1
 
     def act(self, rows: Rows) -> NDArray[Any]:
         obs, states = rows.obs, rows.states
         if self._policy is None or self._count != len(obs):
-            self._policy, self._count = self._made.policy(len(obs)), len(obs)
+            self._policy, self._count = self._make(len(obs)), len(obs)
         policy = self._policy
         if isinstance(policy, baselines.ReactPolicy) and states is not None:
             policy.load_memory(states)
@@ -118,7 +112,6 @@ class DefenderExpert:
         if taken.min() < 0:
             row = int(taken.argmin())
             raise ExpertError(
-                row,
-                f"chose {self._made.action_names[chosen[row]]}, which is not among the environment's actions,",
+                row, f"chose {self._names[chosen[row]]}, which is not among the environment's actions,"
             )
         return taken

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -15,7 +13,6 @@ from matplotlib.patches import Patch
 
 from fastrl.envs.cage2.network_picture import COLOURS
 from fastrl.tasks.cage2.explain import Explanation
-from fastrl.utils.files import save_figure
 from fastrl.utils.output import figure_text
 
 # Of blue's actions by the first word of their names; a decoy's is any other.
@@ -23,11 +20,6 @@ _MARKERS = {"Analyse": ("o", "Analyse"), "Remove": ("X", "Remove"), "Restore": (
 _DECOY = ("^", "decoy")
 _BLUE, _RED = "#2274a5", "#7a1020"
 _OWNERS = ("free", "attacker: user", "root")
-
-
-def save_picture(explanation: Explanation, path: Path) -> None:
-    """Writes the picture of `draw`, .png or .svg."""
-    save_figure(path, draw(explanation))
 
 
 def draw(explanation: Explanation) -> Figure:
@@ -39,7 +31,6 @@ def draw(explanation: Explanation) -> Figure:
     height = 5.25 * min(count, 13) / 13 + 0.25 * max(count - 13, 0)
     size = min(max(4 + 0.25 * num, 10), 40), height + 1.75
     figure = Figure(figsize=size, dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
     hosts, returns = figure.subplots(2, 1, sharex=True, height_ratios=[height, 1.75])
     _draw_hosts(explanation, hosts)
     _draw_rewards(explanation, returns)

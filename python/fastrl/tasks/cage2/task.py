@@ -121,8 +121,8 @@ class Cage2Task(Cage2Scoring, Task):
 
         policy = Policy(dict(state), device=options.device, seed=options.seed)
         contender = Contender.from_policy(policy, "the policy", deterministic=options.mode == "deterministic")
-        where = (settings.env.scenario, settings.env.rows)
-        return self._evaluate(contender, options, settings.env.ruleset, *where)
+        env = settings.env
+        return self._evaluate(contender, options, env.ruleset, scenario=env.scenario, rows=env.rows)
 
     def agent_films(self, path: str, settings: Any) -> Films:
         """See `Task.agent_films`; the agent observes and acts as `Contender.from_agent` says."""

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl.envs.cage2.env import RED_AGENTS
-from fastrl.envs.cage2.game import AGENTS, Cage2GameVectorEnv
-from fastrl.envs.opponents import Opponent, Turn
-from fastrl.play.play import team_seeds
+from fastrl.envs.opponents import Opponent
 from fastrl.runs.metrics import fixed
-from fastrl.tasks.cage2_game.opponents import ScriptedRed, blues, frozen_red
+from fastrl.tasks.cage2_game.opponents import BLUE, ScriptedRed, blues, frozen_red, play_sides
 from fastrl.training.opposed_spec import policy_state
-from fastrl.utils.seeding import agent_streams
 from fastrl.utils.tables import print_lines, show
 
 if TYPE_CHECKING:
@@ -172,39 +167,12 @@ def league(
     for column, name in enumerate(attackers):
         is_script = name in RED_AGENTS
         red: Opponent = ScriptedRed() if is_script else frozen_red(name, policy_state(name))
+        options = {"ruleset": ruleset, "episode_length": episode_length, "memory": memory}
         for row, blue in enumerate(frozen):
-            game = Cage2GameVectorEnv(
-                episodes,
-                ruleset=ruleset,  # type: ignore[arg-type]
-                episode_length=episode_length,
-                red_agent=name if is_script else "bline",
-                memory=memory,
-                num_threads=1,
-                autoreset_mode=AutoresetMode.DISABLED,
-            )
-            with contextlib.closing(game):
-                found = played(game, (blue, red))
+            found = np.zeros(episodes)
+            script = name if is_script else "bline"
+            for _, _, rewards in play_sides((blue, red), episodes, red_agent=script, **options):
+                found += rewards[:, BLUE]
             returns[row, column], errors[row, column] = found.mean(), found.std(ddof=1) / episodes**0.5
             advance(1)
     return League(list(defenders), list(attackers), returns, errors)
-
-
-def played(game: Cage2GameVectorEnv, sides: Sequence[Opponent]) -> NDArray[np.float64]:
-    """Blue's returns [K] of one episode of each game, in which opponents play both sides, of `AGENTS`."""
-    size = game.num_envs * len(AGENTS)
-    seeds = team_seeds(0, game.num_envs)
-    obs, alive = (array.reshape(size, *array.shape[2:]) for array in game.reset(seed=seeds))
-    rewards, flags = np.zeros(size, np.float32), np.zeros((2, size), np.bool_)
-    returns, actions = np.zeros(game.num_envs), np.zeros(size, np.int64)
-    streams = agent_streams(np.array(seeds, np.uint64), len(AGENTS)).ravel()
-    states = np.zeros((size, max(side.state_size for side in sides)), np.float32)
-    step = 0
-    while alive.any():
-        steps, masks = np.full(size, step), game.action_masks()
-        for index, side in enumerate(sides):
-            mine = np.tile(np.arange(len(AGENTS)) == index, game.num_envs)
-            actions[mine] = side.act(Turn(game, obs, mine, streams, steps, masks, states))
-        game.step_into(actions, obs, rewards, flags[0], flags[1], alive)
-        returns += rewards[:: len(AGENTS)]
-        step += 1
-    return returns

@@ -1,25 +1,15 @@
 """Picture of a league of CAGE Challenge 2: the returns of defenders against attackers."""
 
-from pathlib import Path
-
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fastrl.tasks.cage2_game.league import League
-from fastrl.utils.files import save_figure
-
-
-def save_picture(league: League, path: Path) -> None:
-    """Writes the picture of `draw`, .png or .svg."""
-    save_figure(path, draw(league))
 
 
 def draw(league: League) -> Figure:
     """A table in colours: a row for each defender, a column for each attacker, ratings at the ends."""
     rows, columns = league.returns.shape
     figure = Figure(figsize=(3.5 + 1.2 * columns, 1.8 + 0.6 * rows), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.imshow(
         league.returns, cmap="RdYlGn", vmax=0, vmin=min(float(league.returns.min()), -1.0), aspect="auto"

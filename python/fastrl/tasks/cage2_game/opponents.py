@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,13 +20,15 @@ from fastrl.envs.cage2.memory import MEMORIES, Memory, observation_names
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.opponents import Opponent, OpponentVectorEnv, Turn
 from fastrl.play.own_agent import OwnAgent, is_agent
+from fastrl.play.play import team_seeds
 from fastrl.runs.checkpoint import CheckpointError
 from fastrl.tasks.cage2_game.settings import Side
 from fastrl.training.opposed_spec import policy_state, weighted
 from fastrl.training.run import using_checkpoint
 from fastrl.utils.config import ConfigError
+from fastrl.utils.seeding import agent_streams
 
-_BLUE, _RED = range(2)
+BLUE, RED = range(2)
 
 
 class ScriptedRed:
@@ -37,7 +40,7 @@ class ScriptedRed:
         """See `Opponent.act`."""
         # Scripts take their next move whoever plays: random numbers of a game do not depend on the others.
         red = cast(Cage2GameVectorEnv, turn.env).choose_red()
-        return red[turn.mine.reshape(-1, len(AGENTS))[:, _RED]]
+        return red[turn.mine.reshape(-1, len(AGENTS))[:, RED]]
 
 
 class OwnBlue:
@@ -135,7 +138,7 @@ class GameSpec(CompiledTeamSpec):
             functools.partial(Cage2GameVectorEnv, **options),
             opponents=opponents,
             weights=[*self.shares().values()],
-            frozen=[_RED if self.side == "blue" else _BLUE],
+            frozen=[RED if self.side == "blue" else BLUE],
             autoreset_mode=autoreset_mode,
         )
 
@@ -192,7 +195,7 @@ def frozen_blue(run: str, state: dict[str, Any]) -> Opponent:
         raise CheckpointError(f"{run}: its blue sees the true state of the game, which no opponent can see")
     if state.get("kind") == "cage2-game":
         return _of_game(
-            run, state, _BLUE, len(observation_names(memory_of(state))), action_indices(env["actions"])
+            run, state, BLUE, len(observation_names(memory_of(state))), action_indices(env["actions"])
         )
     from fastrl.play.opponents import PolicyOpponent
     from fastrl.play.policy import policy_of
@@ -204,14 +207,14 @@ def frozen_blue(run: str, state: dict[str, Any]) -> Opponent:
             f"{run}: its blue defends the network of {env['scenario']}, not the challenge's"
         )
     policy = policy_of(Path(run), state)
-    return PolicyOpponent.from_policy(policy, _BLUE, columns=policy.obs_dim)
+    return PolicyOpponent.from_policy(policy, BLUE, columns=policy.obs_dim)
 
 
 def frozen_red(run: str, state: Mapping[str, Any]) -> Opponent:
     """The red side of a run of cage2-game; see `frozen_blue`."""
     if state.get("kind") != "cage2-game":
         raise CheckpointError(f"{run} is a run of {state.get('kind')}: expected one of cage2-game")
-    return _of_game(run, state, _RED, len(RED_VIEW), range(len(RED_ACTIONS)))
+    return _of_game(run, state, RED, len(RED_VIEW), range(len(RED_ACTIONS)))
 
 
 def _of_game(
@@ -233,3 +236,31 @@ def _of_game(
             # As `exploit` measures them: a defender plays as it is scored, an attacker as it has learned to.
             deterministic=agent == _BLUE,
         )
+
+
+def play_sides(sides: Sequence[Opponent], episodes: int, **options: Any) -> Iterator[list[NDArray[Any]]]:
+    """Plays an episode of each of K games, in which opponents play both sides, on the seeds of all evaluations. Yields
+    the actions of each step, int64 [K, 2], the observations after it, float32 [K, 2, D], and the rewards, float32
+    [K, 2]; the next step overwrites them.
+
+    Args:
+        sides: of `AGENTS`.
+        episodes: K.
+        options: of the games.
+    """
+    options |= {"num_threads": 1, "autoreset_mode": AutoresetMode.DISABLED}
+    with contextlib.closing(Cage2GameVectorEnv(episodes, **options)) as game:
+        size, seeds = episodes * len(AGENTS), team_seeds(0, episodes)
+        obs, alive = (array.reshape(size, *array.shape[2:]) for array in game.reset(seed=seeds))
+        rewards, flags = np.zeros(size, np.float32), np.zeros((2, size), np.bool_)
+        streams = agent_streams(np.array(seeds, np.uint64), len(AGENTS)).ravel()
+        states = np.zeros((size, max(side.state_size for side in sides)), np.float32)
+        actions, steps = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        while alive.any():
+            masks = game.action_masks()
+            for index, side in enumerate(sides):
+                mine = np.tile(np.arange(len(AGENTS)) == index, episodes)
+                actions[mine] = side.act(Turn(game, obs, mine, streams, steps, masks, states))
+            game.step_into(actions, obs, rewards, flags[0], flags[1], alive)
+            steps += 1
+            yield [each.reshape(episodes, len(AGENTS), *each.shape[1:]) for each in (actions, obs, rewards)]

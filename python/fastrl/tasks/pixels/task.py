@@ -89,19 +89,10 @@ class PixelsTask(Task):
             changes: options that the settings do not have, or other values of them.
         """
         env: EnvConfig = settings.env
-        options = {
-            "env_id": env.id,
-            "env_options": parse_options(env.options),
-            "stack": env.stack,
-            "size": env.size,
-            "frame_skip": env.frame_skip,
-            "max_of_two": env.max_of_two,
-            "noop_max": env.noop_max,
-            "life_loss_ends": env.life_loss_ends,
-            "clip_reward": env.clip_reward,
-            "reward_scale": env.reward_scale,
-        }
-        spec = as_spec(make_stacked_pixels, **(options | changes))
+        names = ("stack", "size", "frame_skip", "max_of_two", "noop_max", "life_loss_ends", "clip_reward")
+        options = {"env_id": env.id, "env_options": parse_options(env.options)}
+        options |= {name: getattr(env, name) for name in (*names, "reward_scale")} | changes
+        spec = as_spec(make_stacked_pixels, **options)
         return dataclasses.replace(spec, id=env.id)
 
     def make_source(self, settings: Any, algorithm: type[Algorithm[Any]], console: Console) -> Source:

@@ -12,17 +12,12 @@ from fastrl.envs.traffic.sumo_config import SUMO_KINDS
 from fastrl.utils.config import ConfigError
 
 _PREFIX = "fastrl/"
-_ROADS = KINDS | SUMO_KINDS
-
-
-def is_road(env_id: str) -> bool:
-    """True for an id on a road network."""
-    return env_id.removeprefix(_PREFIX) in _ROADS and env_id.startswith(_PREFIX)
+_KINDS = KINDS | SUMO_KINDS | HIGHWAYS
 
 
 def is_configured(env_id: str) -> bool:
-    """True for an id whose options are a config."""
-    return is_road(env_id) or env_id in {_PREFIX + name for name in HIGHWAYS}
+    """True for an id whose options are a config: of a highway, or of a road network."""
+    return env_id.startswith(_PREFIX) and env_id.removeprefix(_PREFIX) in _KINDS
 
 
 class ConfiguredWorld:
@@ -41,8 +36,7 @@ class ConfiguredWorld:
 
     def __init__(self, env_id: str, given: object = None) -> None:
         self.env_id = env_id
-        name = env_id.removeprefix(_PREFIX)
-        self._kind = (_ROADS | HIGHWAYS)[name]
+        self._kind = _KINDS[env_id.removeprefix(_PREFIX)]
         self._defaults = self._kind.defaults
         if given is not None and not isinstance(given, Mapping):
             raise ConfigError(

@@ -5,6 +5,7 @@ This module loads no torch.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +53,8 @@ def find_expert(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
             f"--expert {expert}: the environment's option drive is {options.drive!r}, so that actions do nothing: leave"
             " it out"
         )
-    make = MakeRingDriver(
+    make = functools.partial(
+        RingDriver,
         _RING_DRIVERS[name],
         options.dt * options.sims_per_step,
         options.distance_scale or options.length_range()[1],
@@ -76,7 +78,8 @@ def _highway_driver(expert: str, env: gymnasium.Env[Any, Any]) -> ExpertSpec:
         )
     config = road.config
     speeds = config["action"].get("target_speeds")
-    make = MakeHighwayDriver(
+    make = functools.partial(
+        HighwayDriver,
         int(config["lanes_count"]),
         actions,
         tuple(map(float, (20.0, 25.0, 30.0) if speeds is None else speeds)),
@@ -104,26 +107,6 @@ class RingLength:
         return lengths[:, None]
 
 
-@dataclass(frozen=True)
-class MakeRingDriver:
-    """Makes a driver of the ring road's one agent: see `fastrl.envs.traffic.ring.RingOptions`.
-
-    Attributes:
-        name: "follower_stopper" or "pi_saturation".
-        dt: seconds of a step of the environment. distance_scale: m, of its observations. num_vehicles: on the ring.
-        desired_speed: of FollowerStopper, m/s; None: the equilibrium speed of the ring.
-    """
-
-    name: str
-    dt: float
-    distance_scale: float
-    num_vehicles: int
-    desired_speed: float | None
-
-    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> RingDriver:
-        return RingDriver(self, rows, action_space)
-
-
 # Of observed speeds, m/s, and of a vehicle, m.
 _OBS_SPEED, _VEHICLE_LENGTH = 15.0, 5.0
 
@@ -136,36 +119,47 @@ class RingDriver:
     """A controller of Stern et al. (2018), whose speed is reached by an acceleration within the bounds of actions.
 
     States of PI with saturation: its command, the number of speeds so far, then its last speeds, a ring.
+
+    Attributes:
+        name: "follower_stopper" or "pi_saturation".
+        dt: seconds of a step of the environment.
+        distance_scale: m, of its observations.
+        num_vehicles: on the ring.
+        desired_speed: of FollowerStopper, m/s; None: the equilibrium speed of the ring.
     """
 
-    made: MakeRingDriver
+    name: str
+    dt: float
+    distance_scale: float
+    num_vehicles: int
+    desired_speed: float | None
     rows: ExactRows
     space: Any
     state_size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self._memory = max(1, int(_PI_MEMORY / self.made.dt + 1e-9))
-        self.state_size = self._memory + 2 if self.made.name == "pi_saturation" else 0
+        self._memory = max(1, int(_PI_MEMORY / self.dt + 1e-9))
+        self.state_size = self._memory + 2 if self.name == "pi_saturation" else 0
         self._equilibria: dict[float, float] = {}
 
     def act(self, rows: Rows) -> NDArray[Any]:
-        made, obs = self.made, self.rows.read(rows.obs).astype(np.float64)
+        obs = self.rows.read(rows.obs).astype(np.float64)
         v, lead = obs[:, 0] * _OBS_SPEED, (obs[:, 0] + obs[:, 1]) * _OBS_SPEED
-        gap = obs[:, 2] * made.distance_scale - _VEHICLE_LENGTH
+        gap = obs[:, 2] * self.distance_scale - _VEHICLE_LENGTH
         if rows.states is not None:
             wish = self._pi(v, lead, gap, rows.states)
         else:
             wish = follower_stopper(self._desired(rows.obs), v, gap, lead)
-        wanted = ((wish - v) / made.dt).astype(np.float32)[:, None]
+        wanted = ((wish - v) / self.dt).astype(np.float32)[:, None]
         return np.clip(wanted, self.space.low, self.space.high)
 
     def _desired(self, rows: NDArray[Any]) -> NDArray[np.float64]:
-        if self.made.desired_speed is not None:
-            return np.full(len(rows), self.made.desired_speed)
+        if self.desired_speed is not None:
+            return np.full(len(rows), self.desired_speed)
         found = []
         for length in self.rows.read_sense(rows)[:, 0].tolist():
             if length not in self._equilibria:
-                self._equilibria[length] = equilibrium_speed(length, self.made.num_vehicles)
+                self._equilibria[length] = equilibrium_speed(length, self.num_vehicles)
             found.append(self._equilibria[length])
         return np.array(found)
 
@@ -228,10 +222,7 @@ class Neighbours:
     """
 
     lanes: int
-
-    @property
-    def name(self) -> str:
-        return "neighbours"
+    name: str = "neighbours"
 
     @property
     def size(self) -> int:
@@ -262,52 +253,48 @@ class Neighbours:
 _FAR = 1e6
 
 
-@dataclass(frozen=True)
-class MakeHighwayDriver:
-    """Makes a driver of the highway's controlled vehicle.
-
-    Attributes:
-        lanes: of the road. actions: indices of the meta-actions by their names.
-        target_speeds: that the vehicle chooses among, m/s, ascending. seconds: between two actions.
-    """
-
-    lanes: int
-    actions: dict[str, int]
-    target_speeds: tuple[float, ...]
-    seconds: float
-
-    def __call__(self, rows: ExactRows, action_space: Space[Any]) -> HighwayDriver:
-        return HighwayDriver(self, rows)
-
-
 class HighwayDriver:
     """Chooses speeds by the Intelligent Driver Model and lanes by MOBIL, as highway-env's other vehicles do, and takes
     the meta-action that comes nearest.
 
     Sources: Treiber, Hennecke and Helbing (2000); Kesting, Treiber and Helbing (2007); numbers as of highway-env's
     `IDMVehicle`, with the highest target speed as the desired one.
+
+    Args:
+        lanes: of the road.
+        actions: indices of the meta-actions by their names.
+        target_speeds: that the vehicle chooses among, m/s, ascending.
+        seconds: between two actions.
     """
 
     state_size = 0
 
-    def __init__(self, made: MakeHighwayDriver, rows: ExactRows) -> None:
-        self._made, self._rows = made, rows
-        self._speeds = np.array(made.target_speeds)
+    def __init__(
+        self,
+        lanes: int,
+        actions: dict[str, int],
+        target_speeds: tuple[float, ...],
+        seconds: float,
+        rows: ExactRows,
+        action_space: Space[Any],
+    ) -> None:
+        self._lanes, self._actions, self._seconds, self._rows = lanes, actions, seconds, rows
+        self._speeds = np.array(target_speeds)
 
     def act(self, rows: Rows) -> NDArray[Any]:
         sensed = self._rows.read_sense(rows.obs).astype(np.float64)
         return np.array([self._choose(each) for each in sensed], np.int64)
 
     def _choose(self, sensed: NDArray[np.float64]) -> int:
-        made, actions = self._made, self._made.actions
+        actions = self._actions
         lane, target, speed, present = sensed[:4].tolist()
-        lanes = sensed[4:].reshape(made.lanes, 4).tolist()
+        lanes = sensed[4:].reshape(self._lanes, 4).tolist()
         at = int(lane)
         keep = self._acceleration(speed, *lanes[at][:2])
         if lane == target:
             found, most = "", 0.2
             for other, name in ((at - 1, "LANE_LEFT"), (at + 1, "LANE_RIGHT")):
-                if not 0 <= other < made.lanes or name not in actions:
+                if not 0 <= other < self._lanes or name not in actions:
                     continue
                 front, front_speed, rear, rear_speed = lanes[other]
                 gain = self._acceleration(speed, front, front_speed) - keep
@@ -315,7 +302,7 @@ class HighwayDriver:
                     found, most = name, gain
             if found:
                 return actions[found]
-        wanted = int(np.abs(self._speeds - (speed + keep * made.seconds)).argmin())
+        wanted = int(np.abs(self._speeds - (speed + keep * self._seconds)).argmin())
         now = int(np.abs(self._speeds - present).argmin())
         name = "FASTER" if wanted > now else "SLOWER" if wanted < now else "IDLE"
         return actions.get(name, actions["IDLE"])

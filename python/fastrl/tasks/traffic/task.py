@@ -94,19 +94,15 @@ class TrafficTask(Task):
         if num_envs is None and not hasattr(settings, "collect"):
             num_envs = 1
         elif num_envs is None:
-            num_envs = choose_num_envs(
-                self._steps(settings), self._num_steps(settings), is_live=settings.collect.is_live
-            )
+            run: RunConfig = settings.run
+            # Of episodes that are as long as they can be.
+            steps = run.total_timesteps or (run.total_episodes or 1) * episode_steps(env)
+            num_envs = choose_num_envs(steps, self._num_steps(settings), is_live=settings.collect.is_live)
         resolved = dataclasses.replace(env, num_envs=num_envs, vehicles=vehicles_of(env))
         return dataclasses.replace(settings, env=resolved)
 
     def num_envs(self, settings: Any) -> int:
         return int(self.resolve_defaults(settings).env.num_envs)
-
-    def _steps(self, settings: Any) -> int:
-        """Environment steps of a run whose episodes are as long as they can be."""
-        run: RunConfig = settings.run
-        return run.total_timesteps or (run.total_episodes or 1) * episode_steps(settings.env)
 
     def _num_steps(self, settings: Any) -> int:
         """Steps of each environment between updates."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fastrl.envs.cage2.workflow import workflow_name
@@ -37,7 +36,6 @@ def draw(report: Report, plain: Outcome | None = None) -> Figure:
     )
     ratios = {"returns": 3, "regret": 2, "compliance": 2}
     figure = Figure(figsize=(9, 3 * len(panels)), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = dict(
         zip(
             panels,

@@ -97,7 +97,6 @@ class WorkflowSource(Source):
         self._turn = 0
         # Updates of the present training so far.
         self._made = 0
-        # The workflows that learnt, or were measured, last; for people.
         # Episodes since the trainer last took them, and those of the next row.
         self._ended: list[Episodes] = []
         self._of_row: list[Episodes] = []
