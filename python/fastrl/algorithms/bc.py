@@ -11,7 +11,7 @@ from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compil
 from fastrl.algorithms.imitation import Imitation, Minibatch
 from fastrl.algorithms.imitation_loss import ImitationLoss
 from fastrl.algorithms.imitation_settings import BCConfig, BCDeclaration
-from fastrl.algorithms.policy_learner import PolicyLearner, described
+from fastrl.algorithms.policy_learner import PolicyLearner
 from fastrl.algorithms.protocol import DatasetBatch, Problem
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.parameters import check_shapes, load_weights
@@ -105,25 +105,14 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
             load_weights(self.policy, self._kept)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "actions": self.actions.state(),
-            "policy": self.policy.state(),
-            "optimizer": self._optimizer.state_dict(),
-            "kept": self._kept,
-        }
+        return {**super().state_dict(), "kept": self._kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        architecture, saved = described(self.policy.state()), described(state["policy"])
-        if saved != architecture:
-            raise ValueError(f"the saved network is {saved}, this run's is {architecture}")
-        load_weights(self.policy, state["policy"]["weights"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        super().load_state_dict(state)
         self._kept = None
         if state["kept"] is not None:
             check_shapes(self.policy.state_dict(), state["kept"])
             self._kept = {name: tensor.clone() for name, tensor in state["kept"].items()}
-        self.steps = state["steps"]
 
 
 def part_of(batch: DatasetBatch, shard: Shard, shards: int) -> DatasetBatch:
