@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.network_settings import ActorCriticConfig
-from fastrl.algorithms.policy_learner import PolicyLearner, described
+from fastrl.algorithms.policy_learner import PolicyLearner
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.sequence_passes import SequencePasses
 from fastrl.networks.actor_critic import ActorCritic
-from fastrl.networks.parameters import load_weights
 from fastrl.networks.torch_actor import CHUNK
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
@@ -176,21 +175,13 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "steps": self.steps,
-            "actions": self.actions.state(),
-            "policy": self.policy.state(),
-            "optimizer": self._optimizer.state_dict(),
+            **super().state_dict(),
             "return_scale": None if self._return_scale is None else self._return_scale.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        architecture, saved = described(self.policy.state()), described(state["policy"])
-        if saved != architecture:
-            raise ValueError(f"the saved network is {saved}, this run's is {architecture}")
         if (state["return_scale"] is None) != (self._return_scale is None):
             raise ValueError("normalize_returns of the saved run and of this one differ")
-        load_weights(self.policy, state["policy"]["weights"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        super().load_state_dict(state)
         if self._return_scale is not None:
             self._return_scale.load_state_dict(state["return_scale"])
-        self.steps = state["steps"]

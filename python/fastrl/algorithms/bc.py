@@ -4,16 +4,14 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.compiled_imitation import CompiledImitation, takes_compiled_imitation
 from fastrl.algorithms.imitation import Imitation, Minibatch
 from fastrl.algorithms.imitation_loss import ImitationLoss
 from fastrl.algorithms.imitation_settings import BCConfig, BCDeclaration
-from fastrl.algorithms.policy_learner import PolicyLearner, described
+from fastrl.algorithms.policy_learner import PolicyLearner
 from fastrl.algorithms.protocol import DatasetBatch, Problem
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.parameters import check_shapes, load_weights
@@ -41,9 +39,8 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
         is_plain = isinstance(policy, ActorCritic) and half != torch.float16
         compiled, self._why_not_compiled = takes_compiled_imitation(self, BC, is_plain=is_plain)
         if compiled and isinstance(policy, ActorCritic):
-            _, *self._moments = self._optimizer.arrays()
             self._compiled = CompiledImitation(
-                self._parameters, policy.actor, self.actions, config, has_bf16=half == torch.bfloat16
+                self._optimizer, policy.actor, self.actions, config, has_bf16=half == torch.bfloat16
             )
 
     @property
@@ -59,7 +56,8 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
             if self._compiled is None:
                 self._add(self._descend(experience, learning_rate))
             else:
-                self._add(self._compiled_step(self._compiled, experience, learning_rate))
+                inputs = self.policy.normalized(experience.obs)
+                self._add(self._compiled(inputs, experience.actions, learning_rate))
             self._keep_deviation(self.policy.log_std)
             self.steps += len(experience.actions)
 
@@ -70,18 +68,6 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
         means = self._reduce(len(batch.actions), len(ImitationLoss.names()), differentiate)
         grad_norm = self._optimizer.step(self.config.max_grad_norm, learning_rate)
         return torch.cat([means, grad_norm.detach().view(1)])
-
-    def _compiled_step(
-        self, compiled: CompiledImitation, batch: DatasetBatch, learning_rate: float
-    ) -> NDArray[np.float32]:
-        """Does what `_descend` does."""
-        assert isinstance(self.policy, ActorCritic)
-        mean, square, step = self._moments
-        found = compiled(
-            self.policy.normalized(batch.obs), batch.actions, mean, square, int(step), learning_rate
-        )
-        step += 1
-        return found
 
     def _differentiate(self, whole: DatasetBatch, shard: Shard) -> Tensor | None:
         """Adds the gradient of the loss of a shard; the parts of its `ImitationLoss`, weighted."""
@@ -119,25 +105,14 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
             load_weights(self.policy, self._kept)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "steps": self.steps,
-            "actions": self.actions.state(),
-            "policy": self.policy.state(),
-            "optimizer": self._optimizer.state_dict(),
-            "kept": self._kept,
-        }
+        return {**super().state_dict(), "kept": self._kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        architecture, saved = described(self.policy.state()), described(state["policy"])
-        if saved != architecture:
-            raise ValueError(f"the saved network is {saved}, this run's is {architecture}")
-        load_weights(self.policy, state["policy"]["weights"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        super().load_state_dict(state)
         self._kept = None
         if state["kept"] is not None:
             check_shapes(self.policy.state_dict(), state["kept"])
             self._kept = {name: tensor.clone() for name, tensor in state["kept"].items()}
-        self.steps = state["steps"]
 
 
 def part_of(batch: DatasetBatch, shard: Shard, shards: int) -> DatasetBatch:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl._native._rust import PpoUpdate
-from fastrl.algorithms.loss import overridden
 from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
@@ -17,8 +16,11 @@ from fastrl.networks.action_space import Actions
 from fastrl.networks.perceptron import Perceptron
 
 if TYPE_CHECKING:
+    from fastrl.algorithms.flat_adam import FlatAdam
     from fastrl.algorithms.imitation import Imitation
     from fastrl.algorithms.imitation_settings import ImitationConfig
+    from fastrl.algorithms.optimizer import Optimizer
+    from fastrl.networks.multi_agent import PolicyNetwork
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
 _KNOWN = {field.name for field in fields(NetworkConfig)} | {
@@ -57,15 +59,7 @@ def takes_compiled_imitation(
         "separate perceptrons of vectors with tanh or relu in fp32 or bf16, without images, memory, layer norm, dropout"
         " or a network of your own"
     )
-    return takes_compiled_steps(
-        learner.config,
-        _KNOWN,
-        learner.device,
-        lambda: "" if is_plain else plain,
-        overrides=overridden(type(learner), known, ("loss",)),
-        shards=learner.ranks.shards,
-        owner=known.name.upper(),
-    )
+    return takes_compiled_steps(learner, known, ("loss",), _KNOWN, lambda: "" if is_plain else plain)
 
 
 class CompiledImitation:
@@ -74,7 +68,7 @@ class CompiledImitation:
     It changes parameters and the optimiser's moments where they are. Results do not depend on the number of threads.
 
     Args:
-        vector: parameters, of which the first are the policy's: logarithms of deviations, then those of ``body``.
+        optimizer: of parameters of which the first are the policy's: logarithms of deviations, then those of ``body``.
         body: the policy's perceptron.
         actions: that it chooses.
         config: settings of the loss.
@@ -83,7 +77,7 @@ class CompiledImitation:
 
     def __init__(
         self,
-        vector: Tensor,
+        optimizer: "Optimizer | FlatAdam[PolicyNetwork]",
         body: Perceptron,
         actions: Actions,
         config: "ImitationConfig",
@@ -94,8 +88,10 @@ class CompiledImitation:
         layers: dict[str, Any] = {"obs_dim": inputs, "hidden": hidden, "activation": body.activation}
         nvec, numbers = (None, actions.size) if actions.is_box else (actions.nvec.tolist(), 0)
         self._compiled = PpoUpdate(**layers, nvec=nvec, numbers=numbers, networks="actor", bf16=has_bf16)
-        self._size = self._compiled.num_parameters
-        self._parameters = vector.detach().numpy()[: self._size]
+        size = self._compiled.num_parameters
+        tensors = (optimizer.vector.detach(), optimizer.mean, optimizer.square)
+        self._parameters, self._mean, self._square = (tensor.numpy()[:size] for tensor in tensors)
+        self._optimizer = optimizer
         self._has_one_choice = len(actions.nvec) == 1
         self._options: dict[str, Any] = {
             "squared": config.loss == "mse",
@@ -105,21 +101,12 @@ class CompiledImitation:
             "num_threads": threads(),
         }
 
-    def __call__(
-        self,
-        inputs: Tensor,
-        actions: Tensor,
-        mean: NDArray[np.float32],
-        square: NDArray[np.float32],
-        steps: int,
-        learning_rate: float,
-    ) -> NDArray[np.float32]:
+    def __call__(self, inputs: Tensor, actions: Tensor, learning_rate: float) -> NDArray[np.float32]:
         """Takes a step.
 
         Args:
             inputs: of the perceptron, float32 [B, n].
             actions: of the expert, as in `fastrl.algorithms.protocol.DatasetBatch`.
-            mean, square: Adam's moments of the vector, which change in place, after so many steps.
 
         Returns:
             The parts of `fastrl.algorithms.imitation_loss.ImitationLoss`, and the gradient's norm before clipping,
@@ -127,13 +114,14 @@ class CompiledImitation:
         """
         found = self._compiled.imitate(
             self._parameters,
-            mean[: self._size],
-            square[: self._size],
+            self._mean,
+            self._square,
             inputs.contiguous().numpy(),
             # Those of MultiDiscrete have a further axis, also where they are of one choice.
             (actions.flatten() if self._has_one_choice else actions).contiguous().numpy(),
-            steps=steps,
+            steps=self._optimizer.steps,
             learning_rate=learning_rate,
             **self._options,
         )
+        self._optimizer.steps += 1
         return np.array(found, np.float32)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fastrl._native._rust import OffPolicySteps
 from fastrl.algorithms.batch_arrays import BatchArrays
-from fastrl.algorithms.loss import LossMeans, overridden
+from fastrl.algorithms.loss import LossMeans
 from fastrl.algorithms.protocol import Transitions
 from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
@@ -172,7 +172,7 @@ class CompiledOffPolicy:
 
 
 def compiled_off_policy(
-    learner: "OffPolicyActorCritic", known: type, methods: tuple[str, ...], **arguments: Any
+    learner: "OffPolicyActorCritic", known: Any, methods: tuple[str, ...], **arguments: Any
 ) -> tuple[CompiledOffPolicy | None, str]:
     """The gradient steps of an algorithm whose losses are those of the class ``known``. None where PyTorch takes them,
     for the reason in the text.
@@ -184,7 +184,6 @@ def compiled_off_policy(
     Raises:
         ValueError: compiled ones are asked for, and there are none for the losses, the networks or their device.
     """
-    name = known.name  # type: ignore[attr-defined]
 
     def condition() -> str:
         if not all(network.is_perceptron for network in learner.networks()):
@@ -197,13 +196,5 @@ def compiled_off_policy(
         is_alike = learner.policy.body.sizes[1:-1] == learner.critics.body.sizes[1:-1]
         return "" if is_alike else "a policy with the hidden layers of the critics, without policy_hidden"
 
-    is_compiled, why = takes_compiled_steps(
-        learner.config,
-        _KNOWN,
-        learner.device,
-        condition,
-        overrides=overridden(type(learner), known, (*_METHODS, *methods)),
-        shards=learner.ranks.shards,
-        owner=name.upper(),
-    )
-    return (CompiledOffPolicy(name, learner, **arguments) if is_compiled else None), why
+    is_compiled, why = takes_compiled_steps(learner, known, (*_METHODS, *methods), _KNOWN, condition)
+    return (CompiledOffPolicy(known.name, learner, **arguments) if is_compiled else None), why

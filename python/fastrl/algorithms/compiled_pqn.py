@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fastrl._native._rust import PpoUpdate
-from fastrl.algorithms.loss import LossMeans, overridden
+from fastrl.algorithms.loss import LossMeans
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.pqn_settings import PQNConfig
 from fastrl.algorithms.update_backend import takes_compiled_steps
@@ -38,7 +38,8 @@ class CompiledPQN:
 
     def __init__(self, learner: "PQN", network: NormalizedQ, optimizer: Optimizer) -> None:
         self._config, self._network = learner.config, network
-        self._parameters, self._mean, self._square, self._steps = optimizer.arrays()
+        self._optimizer = optimizer
+        self._parameters, self._mean, self._square, _ = optimizer.arrays()
         config = learner.config
         self._compiled = PpoUpdate(
             obs_dim=network.obs_dim,
@@ -63,16 +64,9 @@ class CompiledPQN:
             and network.memory is None
             and network.actor_architecture() is not None
         )
+        plain = "perceptrons of vectors, without images, memory or a network of your own"
         is_compiled, why = takes_compiled_steps(
-            learner.config,
-            _KNOWN,
-            learner.parameters.device,
-            lambda: (
-                "" if is_plain else "perceptrons of vectors, without images, memory or a network of your own"
-            ),
-            overrides=overridden(type(learner), known, ("loss",)),
-            shards=learner.ranks.shards,
-            owner="PQN",
+            learner, known, ("loss",), _KNOWN, lambda: "" if is_plain else plain
         )
         if not is_compiled:
             return None, why
@@ -124,7 +118,7 @@ class CompiledPQN:
             actions.numpy(),
             returns.numpy(),
             orders.numpy(),
-            steps=int(self._steps),
+            steps=self._optimizer.steps,
             minibatches=-(-size // config.minibatch_size),
             huber=math.inf if config.huber is None else config.huber,
             max_grad_norm=math.inf if config.max_grad_norm is None else config.max_grad_norm,
@@ -132,7 +126,7 @@ class CompiledPQN:
             epsilon=config.adam_eps,
             num_threads=threads(),
         )
-        self._steps += steps
+        self._optimizer.steps += steps
         means.array += np.multiply(found, steps, dtype=np.float32)
         means.counts[0] += steps
         return steps

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fastrl._native._rust import QSteps
 from fastrl.algorithms.batch_arrays import BatchArrays
-from fastrl.algorithms.loss import LossMeans, overridden
+from fastrl.algorithms.loss import LossMeans
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Transitions
 from fastrl.algorithms.update_backend import takes_compiled_steps
@@ -122,15 +122,7 @@ class CompiledQ:
                 )
             return "networks without torch.compile" if config.compile else ""
 
-        is_compiled, why = takes_compiled_steps(
-            config,
-            _KNOWN,
-            learner.device,
-            condition,
-            overrides=overridden(type(learner), known, ("loss",)),
-            shards=learner.ranks.shards,
-            owner="DQN",
-        )
+        is_compiled, why = takes_compiled_steps(learner, known, ("loss",), _KNOWN, condition)
         if not is_compiled:
             return None, why
         assert isinstance(network, QNetwork)

@@ -1,24 +1,28 @@
 """PPO's gradient steps on the CPU, compiled."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.network_settings import ActorCriticConfig
 from fastrl.algorithms.optimizer import Optimizer
-from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
-from fastrl.networks.acting_network import PolicyNet
 from fastrl.networks.action_space import Actions
 from fastrl.rollout.rollout import Rollout
+
+if TYPE_CHECKING:
+    from fastrl.algorithms.ppo import PPO
+
+# Methods that are compiled.
+_METHODS = ("loss", "surrogate", "log_probs_and_entropy", "differentiate", "minibatches")
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
 _KNOWN = {field.name for field in fields(ActorCriticConfig)} | {
@@ -115,9 +119,7 @@ class CompiledSteps:
     def prepare(
         self,
         samples: Samples,
-        mean: Tensor,
-        square: Tensor,
-        steps: int,
+        optimizer: Any,
         generator: torch.Generator,
         *,
         num_epochs: int,
@@ -128,7 +130,7 @@ class CompiledSteps:
         interpreter, so that a thread may take them beside others.
 
         Args:
-            mean, square: Adam's moments, which change in place, after so many steps.
+            optimizer: of the parameters, whose moments change in place: an `Optimizer` or a `FlatAdam`.
             generator: draws the order of samples.
             settings: further ones of ``PpoUpdate.run``.
         """
@@ -143,8 +145,8 @@ class CompiledSteps:
         run = functools.partial(
             self._compiled.run,
             self._parameters,
-            mean.numpy(),
-            square.numpy(),
+            optimizer.mean.numpy(),
+            optimizer.square.numpy(),
             samples.obs.numpy(),
             samples.groups.numpy(),
             # Those of MultiDiscrete have a further axis, also where they are of one choice.
@@ -156,7 +158,7 @@ class CompiledSteps:
             None if samples.masks is None else samples.masks.numpy(),
             None if samples.learned is None else samples.learned.numpy(),
             torch.stack(orders).numpy(),
-            steps=steps,
+            steps=optimizer.steps,
             minibatches=minibatches,
             num_threads=self._num_threads,
             **settings,
@@ -164,6 +166,7 @@ class CompiledSteps:
 
         def take() -> StepMeans:
             means = StepMeans(*run())
+            optimizer.steps += means.gradient_steps
             epochs = -(-means.gradient_steps // minibatches)
             if epochs < num_epochs:
                 # PyTorch's steps draw no order that they do not need.
@@ -183,27 +186,47 @@ class CompiledUpdate:
     """The compiled gradient steps of an actor and a critic that take them together.
 
     Args:
+        learner: whose policy has them.
         architecture: the policy's, see `PolicyNet.update_architecture`.
-        parameters: the policy's, as one vector.
-        has_bf16: hidden layers multiply bfloat16.
+        optimizer: of the policy.
 
     Attributes:
         gives_values: `values` is faster than the policy's.
     """
 
-    def __init__(
-        self,
-        policy: PolicyNet,
-        architecture: Mapping[str, Any],
-        actions: Actions,
-        parameters: nn.Parameter,
-        *,
-        has_bf16: bool,
-    ) -> None:
-        self._policy = policy
+    def __init__(self, learner: "PPO", architecture: Mapping[str, Any], optimizer: Optimizer) -> None:
+        self._config, self._policy = learner.config, learner.policy
         # PyTorch has the values of a perceptron as soon.
         self.gives_values = "table_rows" in architecture
-        self._steps = CompiledSteps(parameters, actions, bf16=has_bf16, **architecture)
+        has_bf16 = optimizer.half == torch.bfloat16
+        self._steps = CompiledSteps(optimizer.vector, learner.actions, bf16=has_bf16, **architecture)
+
+    @classmethod
+    def of(cls, learner: "PPO", known: type, optimizer: Optimizer) -> tuple[Self | None, str]:
+        """The gradient steps of a learner whose loss is that of the class ``known``. None where PyTorch takes them, for
+        the reason in the text.
+
+        Raises:
+            ValueError: compiled ones are asked for, and there are none for the loss, the network, its device or
+                precision.
+        """
+        architecture = learner.policy.update_architecture()
+
+        def condition() -> str:
+            if architecture is None:
+                return (
+                    "separate perceptrons of vectors or the encoder pointer, without images, memory, layer norm,"
+                    " dropout or a network of your own"
+                )
+            if "table_rows" in architecture and optimizer.half is not None:
+                return "precision fp32 with the encoder pointer"
+            return "precision fp32 or bf16" if optimizer.half == torch.float16 else ""
+
+        is_compiled, why = takes_compiled_steps(learner, known, _METHODS, _KNOWN, condition)
+        if not is_compiled:
+            return None, why
+        assert architecture is not None
+        return cls(learner, architecture, optimizer), ""
 
     def values(self, obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Values float32 [B] of observations float32 [B, obs_dim]."""
@@ -214,7 +237,6 @@ class CompiledUpdate:
     def __call__(
         self,
         rollout: Rollout,
-        config: PPOConfig,
         optimizer: Optimizer,
         generator: torch.Generator,
         *,
@@ -222,13 +244,11 @@ class CompiledUpdate:
         learning_rate: float,
     ) -> StepMeans:
         """Takes the gradient steps of a rollout with advantages, returns and groups."""
+        config = self._config
         obs = self._policy.normalized(torch.from_numpy(rollout.distinct_obs()))
-        moments = optimizer.moments()
         take = self._steps.prepare(
             samples_of(rollout, obs, rollout.flat("groups")),
-            moments["exp_avg"],
-            moments["exp_avg_sq"],
-            int(moments["step"]),
+            optimizer,
             generator,
             num_epochs=config.num_epochs,
             minibatch_size=config.minibatch_size,
@@ -241,50 +261,4 @@ class CompiledUpdate:
             normalize_advantages=config.normalize_advantages == "minibatch",
             target_kl=config.target_kl,
         )
-        means = take()
-        moments["step"] += means.gradient_steps
-        return means
-
-
-def compiled_update(
-    config: PPOConfig,
-    policy: PolicyNet,
-    actions: Actions,
-    parameters: nn.Parameter,
-    optimizer: Optimizer,
-    *,
-    overrides: Sequence[str] = (),
-    shards: int = 0,
-) -> tuple[CompiledUpdate | None, str]:
-    """The compiled gradient steps that the settings ask for; None: PyTorch takes them, for the reason in the text.
-
-    Args:
-        parameters: the policy's, as one vector.
-        optimizer: of these.
-        overrides: methods that a subclass has in place of those that the compiled steps are of.
-        shards: of each minibatch; 0: it is whole.
-
-    Raises:
-        ValueError: compiled ones are asked for, and there are none for the loss, the network, its device or precision.
-    """
-
-    architecture = policy.update_architecture()
-
-    def condition() -> str:
-        if architecture is None:
-            return (
-                "separate perceptrons of vectors or the encoder pointer, without images, memory, layer norm, dropout or"
-                " a network of your own"
-            )
-        if "table_rows" in architecture and optimizer.half is not None:
-            return "precision fp32 with the encoder pointer"
-        return "precision fp32 or bf16" if optimizer.half == torch.float16 else ""
-
-    is_compiled, why = takes_compiled_steps(
-        config, _KNOWN, parameters.device, condition, overrides=overrides, shards=shards
-    )
-    if not is_compiled:
-        return None, why
-    assert architecture is not None
-    has_bf16 = optimizer.half == torch.bfloat16
-    return CompiledUpdate(policy, architecture, actions, parameters, has_bf16=has_bf16), ""
+        return take()

@@ -35,7 +35,6 @@ from fastrl.algorithms.dqn_loss import (
 )
 from fastrl.algorithms.dqn_settings import DQNConfig, DQNDeclaration
 from fastrl.algorithms.loss import LossMeans, TDLoss, overridden, reduce_loss
-from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import (
     OffPolicyAlgorithm,
     Prioritization,
@@ -44,25 +43,16 @@ from fastrl.algorithms.protocol import (
     Transitions,
     no_exploration,
 )
-from fastrl.algorithms.q_learner import QLearner, check_network, own_network
-from fastrl.algorithms.schedules import TimestepSchedule, first_value
-from fastrl.envs.rows import ObsRows
+from fastrl.algorithms.q_learner import QLearner
+from fastrl.algorithms.schedules import TimestepSchedule
 from fastrl.networks.acting_network import network_type
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.encoded_q import EncodedQ
 from fastrl.networks.encoders import check_encoder, image_place
 from fastrl.networks.memory import unrolled_once
-from fastrl.networks.parameters import (
-    check_layers,
-    check_shards,
-    flatten_parameters,
-    generator_of,
-    load_weights,
-)
+from fastrl.networks.parameters import check_layers, generator_of, load_weights
 from fastrl.networks.q_network import ActionValues, QNetwork, mean_values
-from fastrl.networks.wider import widening
 from fastrl.replay.samplers import Batches
-from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
@@ -115,16 +105,11 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
 
     `update` does not wait for a GPU: metrics are summed there, and fetched by `metrics`.
 
-    Args:
-        config: hyper-parameters.
-        problem: observations of any kind that has rows (see `fastrl.envs.rows`); pixels become numbers from 0 to 1. Its
-            actions are ``Discrete`` from 0 on.
+    Args: as of `QLearner`; pixels become numbers from 0 to 1.
 
-    Attributes:
-        network: the online network, in ``eval()`` mode.
-        parameters: of the online network, as one vector.
+    Attributes: those of `QLearner`, whose network is the online one, and
+
         target: the target network.
-        updates: gradient steps so far.
         compiled: takes the gradient steps; None: PyTorch does.
     """
 
@@ -132,26 +117,11 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
     takes_shards = True
 
     def __init__(self, config: DQNConfig, problem: Problem) -> None:
-        self.config, self.ranks = config, problem.ranks
-        self.steps = 0
-        self.device = torch.device(problem.device)
-        self._obs_rows = problem.obs_rows
-        self._actions = self._discrete_actions(problem)
-        # The second seed is unused: without it a run of a given seed would draw other weights and noise.
-        weights_seed, _, noise_seed = np.random.SeedSequence(problem.seed).spawn(3)
-        # All draws are made on the CPU: they are few, and a run may resume on another device.
-        self._noise = generator_of(noise_seed)
-        online = make_network(config, problem.obs_rows, self._actions.size, generator_of(weights_seed))
-        self.network = online.to(self.device).eval()
-        self.parameters = flatten_parameters(online)
-        if self.ranks.shards:
-            check_shards(online)
-        self._optimizer = Optimizer(
-            self.parameters,
-            config.precision,
-            eps=config.adam_eps,
-            learning_rate=first_value(config.learning_rate),
-        )
+        super().__init__(config, problem, precision=config.precision)
+        # All draws are made on the CPU: they are few, and a run may resume on another device. The first seed is that of
+        # the weights; the second is unused: without it a run of a given seed would draw other noise.
+        self._noise = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
+        online = self.network
         on_tensor_cores = self.device.type == "cuda" and self._optimizer.half is not None
         online.channels_last = config.channels_last == "on" or (
             config.channels_last == "auto" and on_tensor_cores
@@ -161,15 +131,12 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
             torch.compile(network.estimates) if config.compile else network.estimates
             for network in (online, self.target)
         )
-        self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
         self._margin_coef = problem.schedule(config.margin_coef, config.final_margin_coef)
-        self.updates = 0
         self._batches = 0
         self._means = LossMeans(self.device, TDLoss.names(), ("grad_norm",))
         self.compiled, self._why_not_compiled = CompiledQ.of(self, DQN, self._optimizer)
         if self.compiled is not None and not overridden(type(self), DQN, ("update",)):
             self.minibatches_at_once = minibatches_at_once(config.batch_size, problem.obs_dim)
-        keep_freed_memory()
 
     def actor_spec(self) -> ActorSpec:
         spec: Any = super().actor_spec()
@@ -310,17 +277,19 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
         return {**means, "batches": batches, "gradient_steps": gradient_steps}
 
     def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        network, saved = self.network, state["explorer"]["network"]
-        wider = widening(saved["architecture"], network.state()["architecture"], self._obs_rows)
-        weights = wider.weights(saved["weights"], network)
-        load_weights(network, weights)
-        load_weights(self.target, weights)
-        return wider.remark()
+        remarks = super().load_policy(state)
+        self.target.load_state_dict(self.network.state_dict())
+        return remarks
+
+    @classmethod
+    def _network_in(cls, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        network: Mapping[str, Any] = state["explorer"]["network"]
+        return network
 
     @classmethod
     def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
-        network = state["explorer"]["network"]
-        check_network(config, network)
+        super().check_state(config, state)
+        network = cls._network_in(state)
         if network_type(network) is QNetwork and len(network["architecture"]["obs_shape"]) == 3:
             check_layers(network, conv=config.conv)
 
@@ -337,17 +306,12 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        saved, architecture = state["explorer"]["network"], self.network.state()["architecture"]
-        if saved["architecture"] != architecture:
-            raise ValueError(f"the saved network is {saved['architecture']}, this run's is {architecture}")
-        load_weights(self.network, saved["weights"])
+        super().load_state_dict(state)
         self._noise.set_state(state["explorer"]["noise"])
         load_weights(self.target, state["target"])
-        self._optimizer.load_state_dict(state["optimizer"])
         gradient = self.parameters.grad
         assert gradient is not None
         gradient.copy_(state["gradient"])
-        self.steps, self.updates = state["steps"], state["updates"]
         self._batches = state["batches"]
         self._means.load_state_dict(state)
 
@@ -382,51 +346,42 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
             if tensor.is_floating_point():
                 tensor.lerp_(online[name], self.config.target_tau)
 
-
-def make_network(
-    config: DQNConfig, obs_rows: ObsRows, num_actions: int, generator: torch.Generator
-) -> ActionValues:
-    """The network that settings ask for.
-
-    Raises:
-        ValueError: settings that do not suit the observations, or a network of the user's that does not fit.
-    """
-    if config.network is not None:
-        return own_network(config, obs_rows, num_actions, generator)
-    has_images = obs_rows.dtype == np.uint8
-    check_encoder(config.encoder, has_images)
-    network_shape: tuple[int, ...] | None = None
-    if not has_images and config.encoder != "rows":
-        network_shape = (obs_rows.size,)
-    elif obs_rows.kind == "image" and config.encoder == "auto":
-        place = image_place(obs_rows.parts[0])
-        network_shape = None if place.channels_last else place.shape
-    layers: dict[str, Any] = {
-        "hidden": config.hidden,
-        "dueling": config.dueling,
-        "noisy": config.noisy,
-        "noisy_sigma": config.noisy_sigma,
-        "quantiles": config.quantiles,
-        "generator": generator,
-    }
-    if config.memory != "none":
-        layers |= {"memory": config.memory, "memory_size": config.memory_size}
-    if network_shape is None or config.memory != "none":
-        if config.batch_norm:
-            raise ValueError(
-                "batch_norm is for vectors, and for images with their channels first: set it to false"
-            )
-        return EncodedQ(obs_rows.state(), num_actions, encoder=config.encoder, **layers)
-    # Pixels, and other bytes, as numbers from 0 to 1.
-    space = obs_rows.space
-    scale = 1.0
-    if isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8:
-        scale = 1 / max(int(space.high.max()), 1)
-    return QNetwork(
-        network_shape,
-        num_actions,
-        conv=config.conv if has_images else (),
-        batch_norm=config.batch_norm,
-        obs_scale=scale,
-        **layers,
-    )
+    def _make_network(self, generator: torch.Generator) -> ActionValues:
+        config, obs_rows, num_actions = self.config, self._obs_rows, self._actions.size
+        has_images = obs_rows.dtype == np.uint8
+        check_encoder(config.encoder, has_images)
+        network_shape: tuple[int, ...] | None = None
+        if not has_images and config.encoder != "rows":
+            network_shape = (obs_rows.size,)
+        elif obs_rows.kind == "image" and config.encoder == "auto":
+            place = image_place(obs_rows.parts[0])
+            network_shape = None if place.channels_last else place.shape
+        layers: dict[str, Any] = {
+            "hidden": config.hidden,
+            "dueling": config.dueling,
+            "noisy": config.noisy,
+            "noisy_sigma": config.noisy_sigma,
+            "quantiles": config.quantiles,
+            "generator": generator,
+        }
+        if config.memory != "none":
+            layers |= {"memory": config.memory, "memory_size": config.memory_size}
+        if network_shape is None or config.memory != "none":
+            if config.batch_norm:
+                raise ValueError(
+                    "batch_norm is for vectors, and for images with their channels first: set it to false"
+                )
+            return EncodedQ(obs_rows.state(), num_actions, encoder=config.encoder, **layers)
+        # Pixels, and other bytes, as numbers from 0 to 1.
+        space = obs_rows.space
+        scale = 1.0
+        if isinstance(space, gymnasium.spaces.Box) and space.dtype == np.uint8:
+            scale = 1 / max(int(space.high.max()), 1)
+        return QNetwork(
+            network_shape,
+            num_actions,
+            conv=config.conv if has_images else (),
+            batch_norm=config.batch_norm,
+            obs_scale=scale,
+            **layers,
+        )

@@ -37,7 +37,7 @@ class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
         is_plain = all(each.network.is_plain for each in self.actors.values())
         compiled, self._why_not_compiled = takes_compiled_imitation(self, MABC, is_plain=is_plain)
         self._compiled = {
-            name: CompiledImitation(each.vector, each.network.body, each.network.actions, config)
+            name: CompiledImitation(each, each.network.body, each.network.actions, config)
             for name, each in self.actors.items()
             if compiled
         }
@@ -88,12 +88,8 @@ class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
     def _compiled_step(self, name: str, batch: DatasetBatch, rows: Tensor, learning_rate: float) -> Tensor:
         """Does what `_descend` does."""
         assert batch.agents is not None, "a data set of many agents"
-        optimizer, actions = self.actors[name], batch.actions[rows]
-        inputs = optimizer.network.inputs(batch.obs[rows], batch.agents[rows])
-        moments = optimizer.mean.numpy(), optimizer.square.numpy()
-        found = self._compiled[name](inputs, actions, *moments, optimizer.steps, learning_rate)
-        optimizer.steps += 1
-        return torch.from_numpy(found)
+        inputs = self.actors[name].network.inputs(batch.obs[rows], batch.agents[rows])
+        return torch.from_numpy(self._compiled[name](inputs, batch.actions[rows], learning_rate))
 
     def _differentiate(self, name: str, batch: DatasetBatch, rows: Tensor, shard: Shard) -> Tensor | None:
         """Adds the gradient of a shard of a policy's rows; the parts of its `ImitationLoss`, weighted."""

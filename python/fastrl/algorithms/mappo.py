@@ -56,6 +56,7 @@ class MAPPO(MAPPODeclaration, MultiAgentLearner):
                 obs = optimizer.network.inputs(self.rollout.flat("obs"), agents)
             take = self._compiled[name].prepare(
                 samples_of(self.rollout, obs, rows, rows),
+                optimizer,
                 self._generators["policies"],
                 num_epochs=config.num_epochs,
                 minibatch_size=config.minibatch_size,

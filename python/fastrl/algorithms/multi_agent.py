@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fastrl.algorithms.compiled_networks import Compiled, compiled_networks
 from fastrl.algorithms.flat_adam import FlatAdam, minibatches, networks_of
-from fastrl.algorithms.loss import Loss, overridden
+from fastrl.algorithms.loss import Loss
 from fastrl.algorithms.multi_agent_critics import (
     CentralCritics,
     CriticLoss,
@@ -250,14 +250,7 @@ class MultiAgentLearner(TeamLearner[Sequence[Fragment]], MultiAgentAlgorithm):
         Raises:
             ValueError: they are asked for, and there are none.
         """
-        self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(
-            self.config,
-            self.actors if "loss" in losses else {},
-            self.critics.optimizers,
-            overrides=overridden(type(self), known, losses),
-            shards=self.ranks.shards,
-            owner=self.name.upper(),
-        )
+        self._compiled, self.critics.compiled, self._why_not_compiled = compiled_networks(self, known, losses)
 
     @property
     @abstractmethod

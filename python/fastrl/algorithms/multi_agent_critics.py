@@ -170,9 +170,10 @@ class Critics(ABC):
     def _compiled_steps(
         self, name: str, every: _Samples, samples: Tensor, learning_rate: float
     ) -> Callable[[], StepMeans]:
-        config = self.config
+        config, optimizer = self.config, self.optimizers[name]
         return self.compiled[name].prepare(
-            _compiled_samples(self.optimizers[name].network, every, samples),
+            _compiled_samples(optimizer.network, every, samples),
+            optimizer,
             self._generator,
             num_epochs=config.critic_epochs,
             minibatch_size=config.minibatch_size // self._width,

@@ -78,6 +78,8 @@ class Optimizer:
         learning_rate: until `step` is given another.
 
     Attributes:
+        vector: the parameters.
+        mean, square: Adam's moments, float32 of the same shape.
         half: type of arithmetic within `autocast`; None: float32.
     """
 
@@ -90,13 +92,14 @@ class Optimizer:
         beta1: float = 0.9,
         learning_rate: float = 1e-3,
     ) -> None:
-        self._parameters = parameters
+        self.vector = parameters
         self._device = parameters.device.type
         if precision == "auto":
             precision = "bf16" if self._device == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
         self._precision: Literal["fp32", "bf16", "fp16"] = precision
         self.half = _HALVES[precision]
         self._adam = _FusedAdam(parameters, learning_rate, beta1, eps)
+        self.mean, self.square = (self._adam.state[name] for name in ("exp_avg", "exp_avg_sq"))
         self._scaler = torch.amp.GradScaler(self._device, enabled=self.half == torch.float16)
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
@@ -115,7 +118,7 @@ class Optimizer:
         """
         if learning_rate is not None:
             self._adam.learning_rate = learning_rate
-        gradient = self._parameters.grad
+        gradient = self.vector.grad
         assert gradient is not None
         self._scaler.unscale_(cast("torch.optim.Optimizer", self._adam))
         norm = clip_gradient(gradient, max_grad_norm)
@@ -124,16 +127,19 @@ class Optimizer:
         gradient.zero_()
         return norm.nan_to_num(0.0, 0.0, 0.0) if self._scaler.is_enabled() else norm
 
-    def moments(self) -> dict[str, Tensor]:
-        """Adam's state, to be changed in place: ``exp_avg`` and ``exp_avg_sq``, float32 of the parameters' shape, and
-        ``step``, float32 []."""
-        return self._adam.state
+    @property
+    def steps(self) -> int:
+        """Steps so far, without those for which fp16 overflowed."""
+        return int(self._adam.state["step"])
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._adam.state["step"].fill_(steps)
 
     def arrays(self) -> tuple[NDArray[np.float32], ...]:
         """Parameters, Adam's moments and the number of steps on a CPU, float32 [P] and []: views, which stay valid."""
-        moments = self.moments()
-        names = ("exp_avg", "exp_avg_sq", "step")
-        return (self._parameters.detach().numpy(), *(moments[name].numpy() for name in names))
+        tensors = (self.vector.detach(), self.mean, self.square, self._adam.state["step"])
+        return tuple(tensor.numpy() for tensor in tensors)
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and the scaler's state; tensors are not copies."""
@@ -145,7 +151,7 @@ class Optimizer:
         Raises:
             ValueError: it has others.
         """
-        check_moments(state["adam"], self._parameters)
+        check_moments(state["adam"], self.vector)
         # In place: compiled steps have views of the moments.
         for name, tensor in self._adam.state.items():
             tensor.copy_(state["adam"].get(name, torch.zeros(())))

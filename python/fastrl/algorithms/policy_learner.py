@@ -20,9 +20,8 @@ from fastrl.networks.compiled_actor import MAX_OBS_DIM, Actor, ActorSpec
 from fastrl.networks.distributions import choices_of
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.kinds import LOG_STD_RANGE
-from fastrl.networks.own_network import OwnPolicy, check_own_network
+from fastrl.networks.own_network import OwnPolicy, check_network
 from fastrl.networks.parameters import (
-    check_layers,
     check_shards,
     draw_uniform,
     flatten_parameters,
@@ -261,11 +260,23 @@ class PolicyLearner(Algorithm[E], Generic[E]):
 
     @classmethod
     def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
-        policy = state["policy"]
-        check_own_network(config.network, parse_options(config.network_options), policy)
-        if config.network is None:
-            check_layers(policy, hidden=config.hidden)
-        network_type(policy).check_size(policy)
+        check_network(config, state["policy"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "actions": self.actions.state(),
+            "policy": self.policy.state(),
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        architecture, saved = described(self.policy.state()), described(state["policy"])
+        if saved != architecture:
+            raise ValueError(f"the saved network is {saved}, this run's is {architecture}")
+        load_weights(self.policy, state["policy"]["weights"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.steps = state["steps"]
 
 
 def described(policy: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.actor_critic import ActorCriticLearner
-from fastrl.algorithms.compiled_update import StepMeans, compiled_update
+from fastrl.algorithms.compiled_update import CompiledUpdate, StepMeans
 from fastrl.algorithms.loss import Loss, overridden
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.ppo_loss import divergence, log_probs_and_entropy
@@ -29,8 +29,6 @@ from fastrl.rollout.sequences import Sequences, write_at
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
-# Methods that the compiled gradient steps are of.
-_COMPILED = ("loss", "surrogate", "log_probs_and_entropy", "differentiate", "minibatches")
 # Of a minibatch that the network has not seen.
 _NOT_YET = torch.empty(0)
 
@@ -144,19 +142,10 @@ class PPO(PPODeclaration, ActorCriticLearner):
         super().__init__(config, problem, precision=config.precision, compiled=config.compile)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
-        overrides = overridden(type(self), PPO, _COMPILED)
-        self.compiled_update, self._why_not_compiled = compiled_update(
-            config,
-            self.policy,
-            self.actions,
-            self._parameters,
-            self._optimizer,
-            overrides=overrides,
-            shards=self.ranks.shards,
-        )
+        self.compiled_update, self._why_not_compiled = CompiledUpdate.of(self, PPO, self._optimizer)
         # Learns while the critic alone does; None before and after.
         self._warmup: Optimizer | None = None
-        if config.init_kl_coef and "log_probs_and_entropy" in overrides:
+        if config.init_kl_coef and overridden(type(self), PPO, ("log_probs_and_entropy",)):
             raise ValueError("init_kl_coef is for PPO's own distributions: set it to 0")
         has_own_critic = isinstance(self.policy, ActorCritic) or (
             isinstance(self.policy, EncodedPolicy) and self.policy.critic_trunk is not None
@@ -250,7 +239,6 @@ class PPO(PPODeclaration, ActorCriticLearner):
             else:
                 means = self.compiled_update(
                     self.rollout,
-                    config,
                     self._warmup or self._optimizer,
                     self._shuffling,
                     entropy_coef=self.entropy_coef,

@@ -13,31 +13,21 @@ from fastrl.algorithms.actor_critic import VALUE_CHUNK
 from fastrl.algorithms.compiled_pqn import CompiledPQN
 from fastrl.algorithms.dqn_loss import of_actions, q_losses
 from fastrl.algorithms.loss import LossMeans, TDLoss
-from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.pqn_settings import PQNConfig, PQNDeclaration
 from fastrl.algorithms.protocol import Problem
-from fastrl.algorithms.q_learner import QLearner, check_network, own_network
+from fastrl.algorithms.q_learner import QLearner
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.sequence_passes import SequencePasses
-from fastrl.envs.rows import ObsRows
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.distributions import mask_logits
-from fastrl.networks.encoded_q import OwnQ
 from fastrl.networks.encoders import check_encoder
 from fastrl.networks.normalized_q import NormalizedQ
-from fastrl.networks.parameters import (
-    check_shards,
-    flatten_parameters,
-    generator_of,
-    load_weights,
-)
+from fastrl.networks.parameters import generator_of
 from fastrl.networks.torch_actor import CHUNK
-from fastrl.networks.wider import widening
 from fastrl.rollout.fragment import Fragment, with_next_masks
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
 from fastrl.rollout.sequences import Sequences, write_at
-from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.timer import Stopwatch
 
@@ -72,17 +62,12 @@ class PQN(PQNDeclaration, QLearner):
     The initial weights and the order of samples come from the seed. On a CPU, for a given number of torch threads, the
     same seed and fragments give the same parameters to the bit, also across `state_dict` and `load_state_dict`.
 
-    Args:
-        config: hyper-parameters.
-        problem: observations of any kind that has rows (see `fastrl.envs.rows`). Its actions are ``Discrete`` from 0
-            on.
+    Args: as of `QLearner`.
 
-    Attributes:
-        network: values of actions, in ``eval()`` mode.
-        parameters: of the network, as one vector.
+    Attributes: those of `QLearner`, and
+
         compiled: takes the gradient steps; None: PyTorch does.
         rollout: what the last update learned from.
-        updates: gradient steps so far.
     """
 
     learns_from = "rollouts"
@@ -90,22 +75,11 @@ class PQN(PQNDeclaration, QLearner):
     takes_shards = True
 
     def __init__(self, config: PQNConfig, problem: Problem) -> None:
-        self.config, self.ranks = config, problem.ranks
-        self.steps = self.updates = 0
-        self.device = torch.device(problem.device)
-        self._obs_rows = problem.obs_rows
-        self._actions = self._discrete_actions(problem)
-        weights_seed, shuffling_seed = np.random.SeedSequence(problem.seed).spawn(2)
-        # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
-        self._shuffling = generator_of(shuffling_seed)
-        network = make_network(config, problem.obs_rows, self._actions.size, generator_of(weights_seed))
-        self.network = network.to(self.device).eval()
-        self.parameters = flatten_parameters(self.network)
-        if self.ranks.shards:
-            check_shards(self.network)
-        self._optimizer = Optimizer(self.parameters, "fp32", eps=config.adam_eps)
+        super().__init__(config, problem)
+        # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device. The first seed
+        # is that of the weights.
+        self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(2)[1])
         self.compiled, self._why_not_compiled = CompiledPQN.of(self, PQN, self._optimizer)
-        self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
         self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
         self._reward_scale = config.reward_scale
         self.rollout = Rollout(
@@ -133,7 +107,6 @@ class PQN(PQNDeclaration, QLearner):
                 chunk=self._chunk if self._has_images else sys.maxsize,
             )
         self._means = LossMeans(self.device, (*TDLoss.names(), "grad_norm"))
-        keep_freed_memory()
 
     @property
     def final_masks(self) -> bool:
@@ -210,15 +183,10 @@ class PQN(PQNDeclaration, QLearner):
             "learning_rate": self._learning_rate(self.steps),
         }
 
-    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
-        network, saved = self.network, state["network"]
-        wider = widening(saved["architecture"], network.state()["architecture"], self._obs_rows)
-        load_weights(network, wider.weights(saved["weights"], network))
-        return wider.remark()
-
     @classmethod
-    def check_state(cls, config: PQNConfig, state: Mapping[str, Any]) -> None:
-        check_network(config, state["network"])
+    def _network_in(cls, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        network: Mapping[str, Any] = state["network"]
+        return network
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -232,17 +200,12 @@ class PQN(PQNDeclaration, QLearner):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        saved, architecture = state["network"], self.network.state()["architecture"]
-        if saved["architecture"] != architecture:
-            raise ValueError(f"the saved network is {saved['architecture']}, this run's is {architecture}")
         if (state["return_scale"] is None) != (self._return_scale is None):
             raise ValueError("normalize_returns of the saved run and of this one differ")
-        load_weights(self.network, saved["weights"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        super().load_state_dict(state)
         self._shuffling.set_state(state["shuffling"])
         if self._return_scale is not None:
             self._return_scale.load_state_dict(state["return_scale"])
-        self.steps, self.updates = state["steps"], state["updates"]
         self._means.load_state_dict(state)
 
     def _compute_returns(self) -> None:
@@ -367,27 +330,18 @@ class PQN(PQNDeclaration, QLearner):
         self._means.add(0, torch.cat([means, grad_norm.view(1)]))
         self.updates += 1
 
-
-def make_network(
-    config: PQNConfig, obs_rows: ObsRows, num_actions: int, generator: torch.Generator
-) -> NormalizedQ | OwnQ:
-    """The network that settings ask for.
-
-    Raises:
-        ValueError: settings that do not suit the observations, or a network of the user's that does not fit.
-    """
-    if config.network is not None:
-        return own_network(config, obs_rows, num_actions, generator)
-    check_encoder(config.encoder, obs_rows.dtype == np.uint8)
-    return NormalizedQ(
-        obs_rows.state(),
-        num_actions,
-        encoder=config.encoder,
-        hidden=config.hidden,
-        activation=config.activation,
-        layer_norm=config.layer_norm,
-        normalize_obs=config.normalize_obs,
-        memory=config.memory,
-        memory_size=config.memory_size,
-        generator=generator,
-    )
+    def _make_network(self, generator: torch.Generator) -> NormalizedQ:
+        config = self.config
+        check_encoder(config.encoder, self._obs_rows.dtype == np.uint8)
+        return NormalizedQ(
+            self._obs_rows.state(),
+            self._actions.size,
+            encoder=config.encoder,
+            hidden=config.hidden,
+            activation=config.activation,
+            layer_norm=config.layer_norm,
+            normalize_obs=config.normalize_obs,
+            memory=config.memory,
+            memory_size=config.memory_size,
+            generator=generator,
+        )

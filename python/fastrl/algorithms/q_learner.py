@@ -1,37 +1,91 @@
 """A network of action values that acts greedily but for a share of random actions: what DQN and PQN have in common."""
 
 import functools
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
 import torch
 from torch import nn
 
+from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.protocol import Algorithm, Problem
-from fastrl.algorithms.schedules import TimestepSchedule
-from fastrl.envs.rows import ObsRows
-from fastrl.networks.acting_network import network_type
+from fastrl.algorithms.schedules import TimestepSchedule, first_value
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
 from fastrl.networks.encoded_q import OwnQ
 from fastrl.networks.epsilon_greedy import EpsilonGreedyActor
-from fastrl.networks.own_network import check_own_network
-from fastrl.networks.parameters import check_layers
+from fastrl.networks.own_network import check_network
+from fastrl.networks.parameters import check_shards, flatten_parameters, generator_of, load_weights
 from fastrl.networks.q_network import ActionValues
+from fastrl.networks.wider import widening
 from fastrl.utils.env_options import parse_options
+from fastrl.utils.heap import keep_freed_memory
 
 
 class QLearner(Algorithm[Any]):
     """Base of algorithms that learn values of discrete actions.
 
+    Args:
+        config: hyper-parameters.
+        problem: observations of any kind that has rows (see `fastrl.envs.rows`). Its actions are ``Discrete`` from 0
+            on.
+        precision: of the network's arithmetic when learning.
+
     Attributes:
         network: values of actions, in ``eval()`` mode.
+        parameters: of the network, as one vector.
+        updates: gradient steps so far.
     """
 
     network: ActionValues
-    _actions: Actions
+    device: torch.device
+
+    def __init__(
+        self,
+        config: Any,
+        problem: Problem,
+        *,
+        precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32",
+    ) -> None:
+        self.config, self.ranks = config, problem.ranks
+        self.steps = self.updates = 0
+        self.device = torch.device(problem.device)
+        self._obs_rows, self._actions = problem.obs_rows, self._discrete_actions(problem)
+        [seed] = np.random.SeedSequence(problem.seed).spawn(1)
+        make = self._make_network if config.network is None else self._own_network
+        self.network = make(generator_of(seed)).to(self.device).eval()
+        self.parameters = flatten_parameters(self.network)
+        if self.ranks.shards:
+            check_shards(self.network)
+        self._optimizer = Optimizer(
+            self.parameters,
+            precision,
+            eps=config.adam_eps,
+            learning_rate=first_value(config.learning_rate),
+        )
+        self._learning_rate = problem.schedule(config.learning_rate, config.final_learning_rate)
+        keep_freed_memory()
+
+    @abstractmethod
+    def _make_network(self, generator: torch.Generator) -> ActionValues:
+        """The network that settings ask for, which name none of the user's own.
+
+        Raises:
+            ValueError: settings that do not suit the observations.
+        """
+
+    def _own_network(self, generator: torch.Generator) -> OwnQ:
+        """The network of the user's own that settings name.
+
+        Raises:
+            ValueError: it does not fit.
+        """
+        options = parse_options(self.config.network_options)
+        obs, actions = self._obs_rows.state(), self._actions.state()
+        return OwnQ(self.config.network, options, obs, actions, generator=generator)
 
     def _discrete_actions(self, problem: Problem) -> Actions:
         """The actions of a problem.
@@ -77,25 +131,25 @@ class QLearner(Algorithm[Any]):
         ``epsilon``. Not a copy."""
         return {**self.network.state(), "epsilon": self.exploration()(self.steps)}
 
+    @classmethod
+    @abstractmethod
+    def _network_in(cls, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The network's state in what `state_dict` gave."""
 
-def check_network(config: Any, state: Mapping[str, Any]) -> None:
-    """Refuses the saved state of a network that is not the one of the settings.
+    @classmethod
+    def check_state(cls, config: Any, state: Mapping[str, Any]) -> None:
+        check_network(config, cls._network_in(state))
 
-    Raises:
-        ValueError
-    """
-    check_own_network(config.network, parse_options(config.network_options), state)
-    if config.network is None:
-        check_layers(state, hidden=config.hidden)
-    network_type(state).check_size(state)
+    def load_policy(self, state: Mapping[str, Any]) -> list[str]:
+        network, saved = self.network, self._network_in(state)
+        wider = widening(saved["architecture"], network.state()["architecture"], self._obs_rows)
+        load_weights(network, wider.weights(saved["weights"], network))
+        return wider.remark()
 
-
-def own_network(config: Any, obs_rows: ObsRows, num_actions: int, generator: torch.Generator) -> OwnQ:
-    """The network of the user's own that settings name.
-
-    Raises:
-        ValueError: it does not fit.
-    """
-    actions = {"kind": "discrete", "size": num_actions}
-    options = parse_options(config.network_options)
-    return OwnQ(config.network, options, obs_rows.state(), actions, generator=generator)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        saved, architecture = self._network_in(state), self.network.state()["architecture"]
+        if saved["architecture"] != architecture:
+            raise ValueError(f"the saved network is {saved['architecture']}, this run's is {architecture}")
+        load_weights(self.network, saved["weights"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.steps, self.updates = state["steps"], state["updates"]

@@ -4,50 +4,50 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import fields
 from typing import Any
 
-import torch
+from fastrl.algorithms.loss import overridden
 
 
 def takes_compiled_steps(
-    config: Any,
-    known: Set[str],
-    device: torch.device,
+    learner: Any,
+    known: Any,
+    methods: Sequence[str],
+    settings: Set[str],
     networks: Callable[[], str],
-    *,
-    overrides: Sequence[str],
-    shards: int,
-    owner: str = "PPO",
+    owner: str = "",
 ) -> tuple[bool, str]:
     """True if the settings ask for compiled gradient steps and there are some. Else PyTorch takes them, for the reason
     in the text, which is empty where the settings ask for PyTorch.
 
     Args:
-        known: settings that compiled steps obey.
+        learner: the algorithm, with ``config``, ``device`` and ``ranks``.
+        known: the class of algorithms whose losses are compiled.
+        methods: of this class that compiled steps are of.
+        settings: that compiled steps obey.
         networks: gives the condition of compiled steps that the networks do not meet; empty: they meet all. It is
             called where all other conditions hold.
-        overrides: methods that a subclass has in place of those that the compiled steps are of.
-        shards: of each minibatch; 0: it is whole.
-        owner: the algorithm whose losses are compiled.
+        owner: name of the algorithm whose losses are compiled; empty: that of the class.
 
     Raises:
         ValueError: compiled steps are asked for, and there are none.
     """
-    if config.update_backend == "torch":
+    backend = learner.config.update_backend
+    if backend == "torch":
         return False, ""
-    takes = _failing_condition(config, known, device, overrides, shards, owner) or networks()
-    if takes and config.update_backend == "compiled":
+    takes = _failing_condition(learner, known, methods, settings, owner or known.name) or networks()
+    if takes and backend == "compiled":
         raise ValueError(f"update_backend compiled is for {takes}: set update_backend to auto or torch")
     return not takes, takes and f"PyTorch takes the gradient steps: compiled ones are for {takes}"
 
 
 def _failing_condition(
-    config: Any, known: Set[str], device: torch.device, overrides: Sequence[str], shards: int, owner: str
+    learner: Any, known: Any, methods: Sequence[str], settings: Set[str], owner: str
 ) -> str:
     """The first condition that does not hold, apart from those of networks; empty: all hold."""
-    unknown = sorted({field.name for field in fields(config)} - known)
-    if overrides:
-        return f"{owner}'s own {' and '.join(overrides)}"
+    unknown = sorted({field.name for field in fields(learner.config)} - settings)
+    if overrides := overridden(type(learner), known, methods):
+        return f"{owner.upper()}'s own {' and '.join(overrides)}"
     if unknown:
-        return f"{owner}'s own settings, without {', '.join(unknown)}"
-    if shards:
+        return f"{owner.upper()}'s own settings, without {', '.join(unknown)}"
+    if learner.ranks.shards:
         return "whole minibatches, without ranks and shards"
-    return "" if device.type == "cpu" else "networks on the CPU"
+    return "" if learner.device.type == "cpu" else "networks on the CPU"

@@ -72,10 +72,6 @@ class Choices:
         matrix = logits[:, sources.flatten()].unflatten(1, self._sources.shape)
         return torch.where(is_choice, matrix, MASKED)
 
-    def join(self, matrix: Tensor) -> Tensor:
-        """Entries of float [B, n, width] that belong to choices, side by side: float [B, sum of nvec]."""
-        return matrix[:, self._is_choice.to(matrix.device)]
-
     def sample(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Draws actions as `sample_actions` does, each number from its own categorical distribution.
 
@@ -91,23 +87,13 @@ class Choices:
 
     def log_probs(self, logits: Tensor, actions: Tensor) -> Tensor:
         """Log-probabilities float [B] of actions int64 [B, n]."""
-        return _chosen(torch.log_softmax(self.split(logits), -1), actions).sum(1)
-
-    def log_probs_and_entropy(self, logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """`log_probs`, and entropies float [B] in nats."""
         all_log_probs = torch.log_softmax(self.split(logits), -1)
-        entropies = -(all_log_probs.exp() * all_log_probs).sum((1, 2))
-        return _chosen(all_log_probs, actions).sum(1), entropies
+        return all_log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1).sum(1)
 
 
 def choices_of(actions: Actions) -> Choices | None:
     """The choices of multi-discrete actions; None for others."""
     return Choices(actions.nvec.tolist()) if actions.kind == "multi_discrete" else None
-
-
-def _chosen(all_log_probs: Tensor, actions: Tensor) -> Tensor:
-    """[B, n] of what is [B, n, width]."""
-    return all_log_probs.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
 
 def gaussian_log_probs(means: Tensor, log_std: Tensor, draws: Tensor) -> Tensor:

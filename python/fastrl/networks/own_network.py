@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from fastrl.envs.rows import ObsRows
 from fastrl.envs.spec import ElsewhereError
-from fastrl.networks.acting_network import PolicyNet
+from fastrl.networks.acting_network import PolicyNet, network_type
 from fastrl.networks.action_space import Actions
 from fastrl.networks.distributions import log_std_parameter
 from fastrl.networks.encoders import Decoder
+from fastrl.networks.parameters import check_layers
+from fastrl.utils.env_options import parse_options
 
 # Observations in the batch that a network is checked with.
 _BATCH = 3
@@ -269,6 +271,18 @@ def check_own_network(path: str | None, options: Mapping[str, Any], state: Mappi
         raise ValueError(
             f"the saved policy's network has the options {saved}, the settings have {dict(options)}"
         )
+
+
+def check_network(config: Any, state: Mapping[str, Any]) -> None:
+    """Refuses the saved state of a network that is not the one of the settings.
+
+    Raises:
+        ValueError
+    """
+    check_own_network(config.network, parse_options(config.network_options), state)
+    if config.network is None:
+        check_layers(state, hidden=config.hidden)
+    network_type(state).check_size(state)
 
 
 def sample_rows(obs_rows: ObsRows, count: int) -> Tensor:
