@@ -188,7 +188,7 @@ def _own_errors() -> Iterator[None]:
 
 
 class _Envs:
-    """Copies of an environment behind the interface of a compiled simulator (`fastrl.envs.vector.NativeVec`)."""
+    """Copies of an environment behind the interface of a compiled simulator (`fastrl._native._rust.NativeVec`)."""
 
     def __init__(self, copies: _Copies, form: ParallelForm, mode: str) -> None:
         self.copies, self._mode = copies, mode

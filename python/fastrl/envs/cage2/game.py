@@ -16,7 +16,7 @@ Given red's actions the game is that of the real CybORG, step by step. The scrip
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
@@ -58,6 +58,8 @@ class Cage2GameVectorEnv(MultiAgentVectorEnv):
     Raises:
         ValueError: an option out of its range; the message says what was expected.
     """
+
+    _native: _rust.Cage2GameVec
 
     def __init__(
         self,
@@ -117,5 +119,5 @@ class Cage2GameVectorEnv(MultiAgentVectorEnv):
         of `fastrl.envs.Cage2VectorEnv` with the same options and seed, to the bit.
         """
         out = np.empty(self.num_envs, np.int64)
-        cast(_rust.Cage2GameVec, self._native).choose_red(out)
+        self._native.choose_red(out)
         return out

@@ -92,8 +92,7 @@ def network_tree(path: str | Path, number: int) -> dict[str, Any]:
     trees = read_file(path, _trees)
     if not 0 <= number < len(trees):
         raise ValueError(f"number: expected 0 to {len(trees) - 1}, got {number}")
-    tree: dict[str, Any] = trees[number]
-    return tree
+    return trees[number]
 
 
 def save_network(path: str | Path, number: int, to: str | Path) -> None:

@@ -27,7 +27,7 @@ from fastrl.envs.cage2.memory import Ruleset
 from fastrl.envs.cage2.random_scenario import load_networks
 from fastrl.envs.cage2.scenario import KINDS, Cage2Scenario
 from fastrl.envs.single import SingleEnv
-from fastrl.envs.vector import NativeVec, NativeVectorEnv
+from fastrl.envs.vector import NativeVectorEnv
 from fastrl.utils.arguments import as_integer
 
 ROW: tuple[str, ...] = tuple(_rust.CAGE2_ROW)
@@ -96,7 +96,7 @@ class Cage2RowsVectorEnv(NativeVectorEnv):
             *(f"{kind} row {row}" for row in range(self.rows) for kind in HOST_KINDS),
         )
 
-        def native(mode: str) -> NativeVec:
+        def native(mode: str) -> _rust.Cage2RowsVec:
             return _rust.Cage2RowsVec(
                 as_integer("num_envs", num_envs, 1),
                 networks=[network.native for network in networks],

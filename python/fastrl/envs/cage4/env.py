@@ -18,7 +18,7 @@ an agent is busy: the game ignores what it chooses, but charges for a Restore, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
@@ -86,6 +86,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
     """
 
     message_bits = 8
+    _native: _rust.Cage4Vec
 
     def __init__(
         self,
@@ -142,16 +143,12 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         if self._has_hosts_view:
             self.message_bits = 0  # Policies send theirs with their actions.
 
-    @property
-    def _games(self) -> _rust.Cage4Vec:
-        return cast(_rust.Cage4Vec, self._native)
-
     def send(self, messages: NDArray[np.uint8]) -> None:
         """Sets the messages, uint8 [N, 5] with the first of 8 bits highest, that the agents send with the next step;
         the others observe them after it. Without this call they are zeros. NotImplementedError with `view="hosts"`."""
         if not self.message_bits:
             super().send(messages)
-        self._games.send(messages)
+        self._native.send(messages)
 
     def agent_spaces(self, *, padded: bool) -> list[tuple[Space[Any], Space[Any]]]:
         """With the challenge's view its spaces: observations of the phase and bits, int64, indices into `ACTIONS`."""
@@ -168,7 +165,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
     def busy(self) -> NDArray[np.uint8]:
         """The steps that the agents' actions in progress still take, uint8 [N, 5]; 0: the agent chooses."""
         out = np.empty((self.num_envs, self.num_agents), np.uint8)
-        self._games.busy(out)
+        self._native.busy(out)
         return out
 
     def causes(self) -> dict[str, NDArray[np.float64]]:
@@ -179,8 +176,8 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         """Each game as it is now, for people to read."""
         truth, causes = self.truth(), self.causes()
         step, phase = np.empty(self.num_envs), np.empty(self.num_envs)
-        self._games.episode_info("time", step)
-        self._games.episode_info("phase", phase)
+        self._native.episode_info("time", step)
+        self._native.episode_info("phase", phase)
         return [
             GameState(
                 int(step[i]),
@@ -212,7 +209,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
     def ledger(self) -> NDArray[np.int32]:
         """The present episodes' sums of rewards, int32 [N, 3, 6, 4] by phase, zone (`ZONES`) and cause (`CAUSES`)."""
         out = np.empty((self.num_envs, 3, len(ZONES), len(CAUSES)), np.int32)
-        self._games.ledger(out)
+        self._native.ledger(out)
         return out
 
     def truth(self) -> dict[str, NDArray[Any]]:
@@ -233,5 +230,5 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             "red_action": np.empty((n, 6, 3), np.int16),
             "blue_action": np.empty((n, self.num_agents, 2), np.int16),
         }
-        self._games.truth(**arrays)
+        self._native.truth(**arrays)
         return arrays

@@ -221,7 +221,7 @@ class RoadVectorEnv(NativeVectorEnv):
             actions,
             autoreset_mode=autoreset_mode,
             render_mode=render_mode,
-            info_of=(lambda _: self.read_info()) if info else None,
+            info_of=self.read_info if info else None,
             render_modes=(),
             view=View.of_config(self.config),
             # As in highway-env, films run at twice real time.
@@ -367,8 +367,7 @@ class RoadEnv(SingleEnv):
 
     def default_config(self) -> dict[str, Any]:
         """highway-env's defaults."""
-        defaults: dict[str, Any] = self.vector.kind.check({})
-        return defaults
+        return self.vector.kind.check({})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -451,13 +450,11 @@ class RoadEnv(SingleEnv):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Bool [num_actions], see `action_masks` of the vector environment."""
-        masks: NDArray[np.bool_] = self.vector.action_masks()[0]
-        return masks
+        return self.vector.action_masks()[0]
 
     def vehicles(self) -> dict[str, NDArray[Any]]:
         """See `vehicles` of the vector environment."""
-        vehicles: dict[str, NDArray[Any]] = self.vector.vehicles()
-        return vehicles
+        return self.vector.vehicles()
 
 
 def _plain(value: Any) -> Any:
@@ -593,12 +590,8 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
 
     def lane_indices(self) -> list[tuple[str, str, int]]:
         """The index of each lane, see `RoadVectorEnv.lane_indices`."""
-        indices: list[tuple[str, str, int]] = self._native.lane_indices()
-        return indices
+        return self._native.lane_indices()
 
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one environment, see `RoadVectorEnv.vehicles`."""
-        vehicles: dict[str, NDArray[Any]] = self._native.vehicles(
-            as_integer("index", index, 0, self.num_envs - 1)
-        )
-        return vehicles
+        return self._native.vehicles(as_integer("index", index, 0, self.num_envs - 1))

@@ -39,8 +39,7 @@ def network_of(net: RoadNetwork | str | Path | None) -> RoadNetwork:
             f"net: expected the path of a .net.xml file or a RoadNetwork, got {type(net).__name__}"
         )
     path = TOWN if net is None else Path(net)
-    network: RoadNetwork = _read(from_sumo, path)
-    return network
+    return _read(from_sumo, path)
 
 
 def demand_of(demand: str | Path | None, network: RoadNetwork) -> Demand | None:
@@ -53,8 +52,7 @@ def demand_of(demand: str | Path | None, network: RoadNetwork) -> Demand | None:
         return None
     if not isinstance(demand, str | Path):
         raise TypeError(f"demand: expected the path of a .rou.xml file, got {type(demand).__name__}")
-    found: Demand = _read(read_demand, Path(demand), network)
-    return found
+    return _read(read_demand, Path(demand), network)
 
 
 def _read(read: Callable[..., Any], path: Path, *more: Any) -> Any:
