@@ -22,7 +22,7 @@ from fastrl._native import _rust
 from fastrl.envs.cage2.memory import Memory, Observe, Ruleset, observation_high
 from fastrl.envs.single import AgentView, SingleEnv
 from fastrl.envs.vector import NativeVectorEnv
-from fastrl.utils.arguments import as_integer
+from fastrl.utils.arguments import as_integer, one_of
 
 if TYPE_CHECKING:
     from fastrl._native._rust import NativeVec
@@ -219,8 +219,7 @@ class Cage2VectorEnv(Cage2Games):
         random: Literal["fast", "python"] = "fast",
         **games: Unpack[GameOptions],
     ) -> None:
-        if random not in ("fast", "python"):
-            raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
+        one_of("random", random, ("fast", "python"))
         if isinstance(scenario, str | Path):
             from fastrl.envs.cage2.scenario import load_scenario  # what Scenario 2 does not need
 

@@ -28,7 +28,7 @@ from fastrl.envs.cage2.env import RedAgent, action_indices, red_mix
 from fastrl.envs.cage2.memory import Memory, Observe, Ruleset, observation_high
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
-from fastrl.utils.arguments import as_integer
+from fastrl.utils.arguments import as_integer, one_of
 
 AGENTS = ("blue", "red")
 RED_ACTIONS: tuple[str, ...] = tuple(_rust.CAGE2_RED_ACTIONS)
@@ -75,8 +75,7 @@ class Cage2GameVectorEnv(MultiAgentVectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
-        if random not in ("fast", "python"):
-            raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
+        one_of("random", random, ("fast", "python"))
         self.actions = action_indices(actions)
         self.episode_length = as_integer("episode_length", episode_length, 1)
         reds = red_mix(red_agent)

@@ -29,7 +29,7 @@ from fastrl._native import _rust
 from fastrl.envs.cage4.game_state import GameState
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
-from fastrl.utils.arguments import as_integer
+from fastrl.utils.arguments import as_integer, one_of
 
 RedAgent = Literal["fsm", "discovery"]
 
@@ -103,16 +103,12 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
-        if red_agent not in RED_AGENTS:
-            raise ValueError(f"red_agent: expected 'fsm' or 'discovery', got {red_agent!r}")
-        if random not in ("fast", "numpy"):
-            raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
-        if view not in get_args(View):
-            raise ValueError(f"view: expected 'challenge' or 'hosts', got {view!r}")
+        one_of("red_agent", red_agent, RED_AGENTS)
+        one_of("random", random, ("fast", "numpy"))
+        one_of("view", view, get_args(View))
         if as_integer("messages", messages, 0, MESSAGE_BITS) and view != "hosts":
             raise ValueError(f"messages: expected 0 without view='hosts', got {messages}")
-        if rewards not in get_args(Rewards):
-            raise ValueError(f"rewards: expected 'team' or 'zone', got {rewards!r}")
+        one_of("rewards", rewards, get_args(Rewards))
         if not isinstance(rules, str):
             raise TypeError(f"rules: expected a str, got {rules!r}")
         self.red_agent = red_agent
@@ -196,9 +192,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
     def render(self, mode: str = "rgb_array") -> tuple[Any, ...]:
         """A picture of each game, uint8 [496, 1050, 3]: the network, hosts in the colour of red's access, alerts,
         blocks, and actions in progress. With the mode "ansi" a text of each."""
-        if mode not in self.render_modes:
-            raise ValueError(f"mode: expected 'rgb_array' or 'ansi', got {mode!r}")
-        if mode == "ansi":
+        if one_of("mode", mode, self.render_modes) == "ansi":
             return tuple(state.text() for state in self.states())
         # The import is slow and needed for drawing only.
         from fastrl.envs.cage4.network_picture import network_picture
