@@ -340,10 +340,10 @@ class MultiAgentVectorEnv(Rebuilt):
         of the episode). A value that the simulator does not know is NaN. Measures of one simulator alone follow,
         `v2i_rate` for example.
         """
+        unknown = {key: np.full(self.num_envs, np.nan) for key in EPISODE_FIELDS}
         logged = {} if self._log is None else self._log.episodes()
         if not hasattr(self._native, "episodes"):
-            return logged
-        unknown = {key: np.full(self.num_envs, np.nan) for key in EPISODE_FIELDS}
+            return unknown | logged
         returns = {"return_mean": logged["return_mean"]} if logged else {}
         return unknown | self._native.episodes() | returns
 
