@@ -401,7 +401,7 @@ from test_process_vector import Walk
 if __name__ == "__main__":
     env = ProcessVectorEnv(Walk, 4, 2, start_method=sys.argv[1])
     env.reset(seed=0)
-    print(env._pool.memory_name, *env.pids, flush=True)
+    print(env._pool._barrier.name, *env.pids, flush=True)
     while sys.argv[2] == "kill":
         env.step(np.ones(4, np.int64))
 """

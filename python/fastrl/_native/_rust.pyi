@@ -56,13 +56,16 @@ CAGE4_DECISIONS: dict[str, str]
 """Actions that can ever have an effect."""
 
 @type_check_only
-class _Vec:
+class NativeVec:
     """Methods of all vector classes below (there is no such class at run time). N environments of A agents each have
     K = N * A rows, row = environment * A + agent.
 
     MemoryError: the environments and the memory that their episodes need do not fit. No object may be used by two
     threads at once (RuntimeError) nor in a process forked from its own (RuntimeError). After `close` every
     method but `close` raises `gymnasium.error.ClosedEnvironmentError`.
+
+    Simulators of several agents may have `set_difficulty(num_agents, density)`, with int64 [N] and float64 [N] or None;
+    `episodes()`, as `MultiAgentVectorEnv.episodes`; `scene(index)`, the scene of one environment.
     """
 
     @property
@@ -200,7 +203,7 @@ class AsyncVec:
     reset with `fastrl.utils.seeding.env_seed(seed, env_index, number)`. `same_step`: the step that ends an episode
     starts the next one of its sequence.
 
-    Arrays as in `_Vec`. No object may be used by two threads at once nor in a forked process (RuntimeError).
+    Arrays as in `NativeVec`. No object may be used by two threads at once nor in a forked process (RuntimeError).
     RuntimeError too after an environment has failed inside. After `close` every method but `close` raises
     `gymnasium.error.ClosedEnvironmentError`.
     """
@@ -343,10 +346,10 @@ class Cage2Scenario:
         """Indices of the actions that can ever have an effect."""
 
 @final
-class Cage2Vec(_Vec):
+class Cage2Vec(NativeVec):
     """N games of CAGE Challenge 2. `fastrl.envs.Cage2VectorEnv` explains the options.
 
-    Threads, forks and `close` as in `_Vec`.
+    Threads, forks and `close` as in `NativeVec`.
     """
 
     def __new__(
@@ -382,11 +385,11 @@ class Cage2Vec(_Vec):
         """A table of blue's view and the truth of one game. IndexError: there is no such game."""
 
 @final
-class Cage2GameVec(_Vec):
+class Cage2GameVec(NativeVec):
     """N games of CAGE Challenge 2 of two agents, blue and red: 2 rows a game. What an agent has fewer of is zero, and
     an action without effect with a mask of False. `fastrl.envs.Cage2GameVectorEnv` explains the options.
 
-    Threads, forks and `close` as in `_Vec`.
+    Threads, forks and `close` as in `NativeVec`.
     """
 
     def __new__(
@@ -409,7 +412,7 @@ class Cage2GameVec(_Vec):
         draw from the games' random streams."""
 
 @final
-class Cage4Vec(_Vec):
+class Cage4Vec(NativeVec):
     """N games of CAGE Challenge 4 with five blue agents each: 5 rows a game, 210 values and 242 actions a row. What an
     agent has fewer of is zero, and Sleep with a mask of False. None is ever terminated.
 
@@ -423,7 +426,7 @@ class Cage4Vec(_Vec):
         messages: bits of the messages there, up to 4: for each bit 4 values more and twice as many actions.
         zone_rewards: an agent is rewarded for its zone and its own actions alone.
 
-    Threads, forks and `close` as in `_Vec`. `episode_info` knows the sums of rewards by cause, `work_failed`,
+    Threads, forks and `close` as in `NativeVec`. `episode_info` knows the sums of rewards by cause, `work_failed`,
     `access_failed`, `impact` and `action_cost`, the steps taken, `time`, and the `phase` of the last one.
     """
 
@@ -493,11 +496,11 @@ class BlueMemory:
         """Writes, [N, 145], which actions may have an effect now."""
 
 @final
-class Cage2RowsVec(_Vec):
+class Cage2RowsVec(NativeVec):
     """N games of CAGE Challenge 2 by rows of hosts. `fastrl.envs.cage2.rows` explains them and the options.
 
-    Threads, forks and `close` as in `_Vec`. `episode_info` knows "network" beside what `Cage2Vec` knows: the index of
-    the network that an episode is played in.
+    Threads, forks and `close` as in `NativeVec`. `episode_info` knows "network" beside what `Cage2Vec` knows: the index
+    of the network that an episode is played in.
 
     Args:
         networks: 1 to 65,535, among which each episode's is drawn.
@@ -522,10 +525,10 @@ class Cage2RowsVec(_Vec):
     ) -> Cage2RowsVec: ...
 
 @final
-class Cage2WorkflowVec(_Vec):
+class Cage2WorkflowVec(NativeVec):
     """N games of CAGE Challenge 2 with workflows. `fastrl.envs.cage2.workflow` explains them and the options.
 
-    Threads, forks and `close` as in `_Vec`. A workflow is a row of 5: indices into `CAGE2_UNIT_TYPES`, the most
+    Threads, forks and `close` as in `NativeVec`. A workflow is a row of 5: indices into `CAGE2_UNIT_TYPES`, the most
     urgent type first.
     """
 
@@ -564,7 +567,7 @@ class Cage2WorkflowVec(_Vec):
         compliance, the fixes, the red agent's index, [N] each, and the workflow, [N, 5]. Where none has ended the
         others mean nothing."""
 
-class _Columns(_Vec):
+class _Columns(NativeVec):
     """Methods of the vector classes whose agents drive vehicles among traffic, for `fastrl.envs.DrivingTask` (there is
     no such class at run time). V is `num_columns`: columns 0 to A - 1 are the agents' vehicles, the others follow in
     the order of the simulator. What belongs to no vehicle stays as it is."""
@@ -595,7 +598,7 @@ class CoopVec(_Columns):
     """N environments of cooperative driving, M rows each. `fastrl.envs.CoopVectorEnv` explains the options; None takes
     the default of the road. Row = environment * M + agent; K = N * M rows in all.
 
-    Threads, forks and `close` as in `_Vec`.
+    Threads, forks and `close` as in `NativeVec`.
     """
 
     def __new__(
@@ -660,12 +663,12 @@ class CoopVec(_Columns):
         """The scene of an environment, as `RingVec.scene`."""
 
 @final
-class ClassicVec(_Vec):
+class ClassicVec(NativeVec):
     """N environments of a task of classic control. `fastrl.envs.classic.control` explains the options.
 
     `task`: Gymnasium's name without a version. `option`: the value of the task's one option, a flag as 0 or 1; Acrobot
     has none and ignores it. `limit`: steps after which an episode is truncated. Threads, forks and `close` as in
-    `_Vec`. ValueError: an option is out of range.
+    `NativeVec`. ValueError: an option is out of range.
     """
 
     def __new__(
@@ -683,9 +686,9 @@ class ClassicVec(_Vec):
         is no such environment."""
 
 @final
-class V2xVec(_Vec):
+class V2xVec(NativeVec):
     """N environments of resource allocation. `fastrl.envs.traffic.v2x` explains the options. Threads, forks and `close`
-    as in `_Vec`.
+    as in `NativeVec`.
     """
 
     def __new__(
@@ -713,7 +716,7 @@ class HighwayVec(_Columns):
 
     `observation` and `action` are dicts as that module makes them. `all_collisions` False: only the controlled
     vehicles look for collisions. `step` takes continuous actions in float32 or float64. Threads, forks and `close`
-    as in `_Vec`. V is the number of vehicles.
+    as in `NativeVec`. V is the number of vehicles.
     """
 
     def __new__(
@@ -776,7 +779,7 @@ class RoadVec(_Columns):
 
     `options` are those of the scenario: a list of numbers each, flags as 0 or 1, None as no number. `shared`: one agent
     acts, whatever the number of controlled vehicles. `ends`: "together" (one reward and end for all), "each", "wrapped"
-    (each its own, but all act until all have ended). Threads, forks and `close` as in `_Vec`. V is the number of
+    (each its own, but all act until all have ended). Threads, forks and `close` as in `NativeVec`. V is the number of
     vehicles, L of lanes, A of agents that act, C of controlled vehicles, P of the parts of a reward. ValueError: an
     option is out of range.
     """
@@ -887,12 +890,12 @@ class RoadVec(_Columns):
         """The scene of an environment, as `RingVec.scene`."""
 
 @final
-class LightsVec(_Vec):
+class LightsVec(NativeVec):
     """N networks of SUMO whose traffic lights are agents. `fastrl.envs.traffic.lights` explains the options.
 
     `options`: those of `RoadVec`'s scenario "trips", without agents. The times are whole seconds,
-    `simulation_frequency` frames a second. Threads, forks and `close` as in `_Vec`. ValueError: an option is out of
-    range, or the network has no lights.
+    `simulation_frequency` frames a second. Threads, forks and `close` as in `NativeVec`. ValueError: an option is out
+    of range, or the network has no lights.
     """
 
     def __new__(
@@ -1119,10 +1122,10 @@ class TrafficScene:
         """The scene between this one (`share` 0) and a later one (`share` 1) of the same episode; cars move evenly."""
 
 @final
-class RingVec(_Vec):
+class RingVec(NativeVec):
     """N of Flow's ring roads, n `num_vehicles`, A `num_agents`, rows N*A. `fastrl.envs.traffic.ring.RingOptions`
     explains the
-    options. Exceptions as for `_Vec`, and ValueError for an action that is NaN or out of bounds."""
+    options. Exceptions as for `NativeVec`, and ValueError for an action that is NaN or out of bounds."""
 
     def __new__(
         cls,

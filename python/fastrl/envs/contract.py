@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from fastrl.utils.forks import end_copy, ending_copies
@@ -101,7 +102,7 @@ def reset(
     return _observation(form, "reset", obs), info
 
 
-def close(env: gymnasium.Env[Any, Any]) -> None:
+def close(env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
     """Closes an environment and ignores its errors: after an error it may be unable to close."""
     with contextlib.suppress(Exception, SystemExit), ending_copies():
         env.close()

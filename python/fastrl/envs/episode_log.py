@@ -80,11 +80,10 @@ class EpisodeLog:
         self._all_alive = bool(self.alive.all())
 
     def episodes(self) -> dict[str, NDArray]:
-        """See `MultiAgentVectorEnv.episodes`; NaN where only the simulator knows the value."""
-        out: dict[str, NDArray] = {key: np.full(len(self._agents), np.nan) for key in EPISODE_FIELDS}
-        out["length"], out["return_mean"], out["num_agents"] = self._last.copy()
-        out["finished"] = self.finished.copy()
-        return out
+        """See `MultiAgentVectorEnv.episodes`; without what only a simulator knows."""
+        length, return_mean, num_agents = self._last.copy()
+        counted = {"length": length, "return_mean": return_mean, "num_agents": num_agents}
+        return {"finished": self.finished.copy(), **counted}
 
     def _arrays(self, index: int | None = None) -> list[NDArray]:
         """The arrays of all environments, or of one."""

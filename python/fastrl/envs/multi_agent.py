@@ -7,7 +7,7 @@ is alive. One compiled call steps all of them. `fastrl.envs.adapters` turns the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
@@ -20,13 +20,15 @@ from fastrl.envs.episode_log import EPISODE_FIELDS, EpisodeLog
 from fastrl.envs.vector import (
     SEED_LIMIT,
     CompiledRollout,
-    NativeVec,
     Rebuilt,
     as_actions,
     as_autoreset_mode,
     as_seeds,
 )
 from fastrl.envs.viewer import RENDER_MODES, View
+
+if TYPE_CHECKING:
+    from fastrl._native._rust import NativeVec
 
 # Gives the rewards [K*A] of a step from the simulator's rewards [K*A], the actions, the observations float32 [K*A, D]
 # that the step led to, terminations and truncations bool [K*A]. What agents get that did not act has no effect.
@@ -219,8 +221,7 @@ class MultiAgentVectorEnv(Rebuilt):
     def _finished(self) -> NDArray[np.int64]:
         """Episodes of each environment that have ended, [K]; `episodes` without what takes longer."""
         if self._log is None or hasattr(self._native, "episodes"):
-            finished: NDArray[np.int64] = self._native.episodes()["finished"]
-            return finished
+            return self._native.episodes()["finished"]
         return self._log.finished.copy()
 
     def info(self) -> dict[str, Any]:
@@ -339,10 +340,10 @@ class MultiAgentVectorEnv(Rebuilt):
         of the episode). A value that the simulator does not know is NaN. Measures of one simulator alone follow,
         `v2i_rate` for example.
         """
+        unknown = {key: np.full(self.num_envs, np.nan) for key in EPISODE_FIELDS}
         logged = {} if self._log is None else self._log.episodes()
         if not hasattr(self._native, "episodes"):
-            return logged
-        unknown = {key: np.full(self.num_envs, np.nan) for key in EPISODE_FIELDS}
+            return unknown | logged
         returns = {"return_mean": logged["return_mean"]} if logged else {}
         return unknown | self._native.episodes() | returns
 
@@ -355,8 +356,7 @@ class MultiAgentVectorEnv(Rebuilt):
         """The present scene of one environment. Raises NotImplementedError if this simulator has no scenes."""
         if not self.has_scenes:
             raise NotImplementedError(f"{self.name} has no scenes to draw")
-        scene: TrafficScene = self._native.scene(index)
-        return scene
+        return self._native.scene(index)
 
     @property
     def render_modes(self) -> Sequence[str]:

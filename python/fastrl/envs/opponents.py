@@ -161,14 +161,12 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
     def drawn(self) -> NDArray[np.int64]:
         """The index of the opponent of each environment's present episode, int64 [K]; of a snapshot of the pool its
         number, counted on from the other opponents."""
-        drawn: NDArray[np.int64] = self._native.drawn.copy()
-        return drawn
+        return self._native.drawn.copy()
 
     @property
     def unopposed(self) -> MultiAgentVectorEnv:
         """The environments of all agents. It is stepped here: it may be looked at, but not changed."""
-        env: MultiAgentVectorEnv = self._native.env
-        return env
+        return self._native.env
 
     @property
     def has_scenes(self) -> bool:
@@ -186,7 +184,7 @@ class OpponentVectorEnv(MultiAgentVectorEnv):
 
 
 class _Opposed:
-    """Environments with opponents behind the interface of a compiled simulator (`fastrl.envs.vector.NativeVec`)."""
+    """Environments with opponents behind the interface of a compiled simulator (`fastrl._native._rust.NativeVec`)."""
 
     def __init__(
         self,
@@ -320,8 +318,7 @@ class _Opposed:
 
     def _episodes(self, purpose: int) -> NDArray[np.uint64]:
         """Random numbers of the present episodes for a purpose, uint64 [K]."""
-        numbers: NDArray[np.uint64] = stream(purpose, self._seeds, self._numbers)
-        return numbers
+        return stream(purpose, self._seeds, self._numbers)
 
     def _agent_streams(self) -> NDArray[np.uint64]:
         return agent_streams(self._episodes(_ACTS), self.env.num_agents).ravel()

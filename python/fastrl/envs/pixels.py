@@ -256,8 +256,7 @@ class AtariGame:
         return self._frame
 
     def picture(self) -> Frame:
-        picture: Frame = self._ale.getScreenRGB()
-        return picture
+        return self._ale.getScreenRGB()
 
     def close(self) -> None:
         self._env.close()
@@ -277,7 +276,7 @@ class ImageGame:
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         space, actions = env.observation_space, env.action_space
-        name = env.spec.id if env.spec is not None else type(env).__name__
+        name = contract.env_name(env)
         image = isinstance(space, Box) and space.dtype == np.uint8
         if (
             not image

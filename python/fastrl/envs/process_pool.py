@@ -101,11 +101,6 @@ class WorkerPool:
             self._recv(w, until)
         return self.memory
 
-    @property
-    def memory_name(self) -> str:
-        """The name of the shared memory."""
-        return self._open_barrier().name
-
     def _attach(self, w: int) -> None:
         with contextlib.suppress(BrokenPipeError):
             self._workers[w].pipe.send((self._barrier, self._layout))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -22,7 +22,7 @@ from fastrl.envs.spec import EnvSpec, Factory, as_spec
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.envs.worker_error import Death, WorkerError
 from fastrl.utils import processes
-from fastrl.utils.arguments import as_integer
+from fastrl.utils.arguments import as_integer, one_of
 
 ARRAYS = Box | Discrete | MultiBinary | MultiDiscrete
 
@@ -94,8 +94,7 @@ class ProcessVectorEnv(VectorEnv[Any, Any, Any]):
             raise ValueError(
                 f"num_workers: expected at most one an environment, {self.num_envs}, got {self.num_workers}"
             )
-        if start_method not in ("spawn", "forkserver"):
-            raise ValueError(f"start_method: expected 'spawn' or 'forkserver', got {start_method!r}")
+        one_of("start_method", start_method, get_args(StartMethod))
         if max_episode_steps is not None:
             as_integer("max_episode_steps", max_episode_steps, 1, None)
         for name, seconds in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):

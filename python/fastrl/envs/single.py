@@ -51,7 +51,7 @@ class SingleEnv(gymnasium.Env[NDArray[Any], Any]):
                     f"{name} belongs to the vector environment: use gymnasium.make_vec or"
                     f" {self.vector_class.__name__}"
                 )
-        self.render_mode = render_mode
+        self.render_mode, self._options = render_mode, options
         self._build(options)
 
     def _build(self, options: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib
@@ -19,7 +18,7 @@ from typing import Any, Self
 import gymnasium
 from gymnasium.vector import VectorEnv
 
-from fastrl.envs.contract import env_name
+from fastrl.envs import contract
 from fastrl.envs.registration import MULTI_AGENT_IDS
 from fastrl.envs.rows import in_rows
 from fastrl.utils.forks import ending_copies
@@ -150,8 +149,7 @@ class EnvSpec:
 
     def close(self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]) -> None:
         """Closes what was made, and ignores its errors: after an error it may be unable to close."""
-        with contextlib.suppress(Exception, SystemExit), ending_copies():
-            env.close()
+        contract.close(env)
 
     def build(self, num_envs: int | None = None) -> gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any]:
         """Builds what the factory makes, as `make` or as `make_vector`.
@@ -382,7 +380,7 @@ def any_spec(env: Any) -> EnvSpec:
         TypeError: it is nothing of the kind.
     """
     if isinstance(env, gymnasium.Env):
-        return _EnvInstanceSpec(env_name(env), env=env)
+        return _EnvInstanceSpec(contract.env_name(env), env=env)
     if isinstance(env, str | EnvSpec | VectorEnv):
         return as_spec(env)
     if not callable(env):

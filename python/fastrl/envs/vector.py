@@ -7,7 +7,7 @@ arrays, as Gymnasium users expect; `step_into` writes into a trainer's arrays, s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from gymnasium import Space
@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 from fastrl._native._rust import AsyncVec, TrafficScene
 from fastrl.envs.viewer import RENDER_MODES, View, Viewer
 
+if TYPE_CHECKING:
+    from fastrl._native._rust import NativeVec  # which only the type checker knows
+
 SEED_LIMIT = 2**64
 
 # An episode that has ended in a rollout: step, environment, number, return, length, values of infos.
@@ -26,51 +29,6 @@ RolloutEnd = tuple[int, int, int, float, int, list[float]]
 
 # Many steps in one call, see ``rollout`` of the compiled classes.
 CompiledRollout = Callable[..., tuple[list[RolloutEnd], float]]
-
-
-class NativeVec(Protocol):
-    """The interface of a compiled simulator; `_rust.pyi` documents its methods.
-
-    Only simulators of one agent have `asynchronous`. Those of several agents may have `set_difficulty(num_agents,
-    density)`, with int64 [K] and float64 [K] or None; `episodes()`, as `MultiAgentVectorEnv.episodes`; `scene(index)`,
-    the scene of one environment.
-    """
-
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_agents(self) -> int: ...
-    @property
-    def obs_dim(self) -> int: ...
-    @property
-    def num_masked(self) -> int: ...
-    def action_masks(self, out: NDArray[np.bool_]) -> None: ...
-    def episode_info(self, key: str, out: NDArray[np.float64]) -> None: ...
-    def reset(
-        self,
-        obs: NDArray[np.float32],
-        seeds: NDArray[np.uint64] | None = None,
-        reset_mask: NDArray[np.bool_] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None: ...
-    def observe(self, obs: NDArray[np.float32], alive: NDArray[np.bool_] | None = None) -> None: ...
-    def step(
-        self,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[np.floating],
-        terminations: NDArray[np.bool_],
-        truncations: NDArray[np.bool_],
-        final_obs: NDArray[np.float32] | None = None,
-        alive: NDArray[np.bool_] | None = None,
-    ) -> None: ...
-    def save_state(self, index: int | None = None) -> bytes: ...
-    def load_state(self, state: bytes, index: int | None = None) -> None: ...
-    def branch(self, state: bytes, seeds: NDArray[np.uint64] | None = None) -> None: ...
-    def asynchronous(
-        self, seed: int, *, same_step: bool, num_threads: int = 0, episode_info: list[str] = ...
-    ) -> AsyncVec: ...
-    def close(self) -> None: ...
 
 
 def as_seed(seed: object) -> int:
@@ -211,7 +169,7 @@ class NativeVectorEnv(Rebuilt, VectorEnv[Any, Any, Any]):
         observation_space, action_space: of one environment.
         autoreset_mode: Gymnasium's enum or the name of a mode.
         render_mode: one of the `render_modes`, or None.
-        info_of: reads `info` off the compiled object after each step: a dict of arrays [N, ...] or of such dicts.
+        info_of: reads `info` after each step: a dict of arrays [N, ...] or of such dicts.
         render_modes: modes that `render` offers; for "ansi" the compiled object gives the texts.
         view: how the pictures of a simulator with scenes are drawn; it adds "rgb_array" and "human".
         fps: steps a second at which pictures show real time.
@@ -234,7 +192,7 @@ class NativeVectorEnv(Rebuilt, VectorEnv[Any, Any, Any]):
         *,
         autoreset_mode: AutoresetMode | str,
         render_mode: str | None,
-        info_of: Callable[[NativeVec], dict[str, Any]] | None = None,
+        info_of: Callable[[], dict[str, Any]] | None = None,
         render_modes: Sequence[str] = ("ansi",),
         view: View | None = None,
         fps: float = 1.0,
@@ -420,7 +378,7 @@ class NativeVectorEnv(Rebuilt, VectorEnv[Any, Any, Any]):
         ended = terminations | truncations
         if not ended.any():
             return {}
-        final_info = {} if self._info_of is None else self._info_of(self._native)
+        final_info = {} if self._info_of is None else self._info_of()
         if final_obs is not None:
             final_obs[ended] = obs[ended]
         self._native.reset(obs, None, ended)
@@ -429,7 +387,7 @@ class NativeVectorEnv(Rebuilt, VectorEnv[Any, Any, Any]):
     def _info(self) -> dict[str, Any]:
         if self._info_of is None:
             return {}
-        return _add_masks(self._info_of(self._native), np.ones(self.num_envs, np.bool_))
+        return _add_masks(self._info_of(), np.ones(self.num_envs, np.bool_))
 
     def render(self) -> tuple[Any, ...] | None:
         """One text an environment with `render_mode="ansi"`, one picture uint8 [H, W, 3] with "rgb_array". In mode
@@ -444,8 +402,7 @@ class NativeVectorEnv(Rebuilt, VectorEnv[Any, Any, Any]):
     def scene(self, index: int = 0) -> TrafficScene:
         """The present scene of one environment, of a simulator with a `view`."""
         native: Any = self._native
-        scene: TrafficScene = native.scene(index)
-        return scene
+        return native.scene(index)
 
     @property
     def compiled_rollout(self) -> CompiledRollout | None:

@@ -90,7 +90,7 @@ class Viewer:
 
     Args:
         view: settings of the pictures.
-        render_mode: "rgb_array": pictures; "human": a window, which shows the first environment.
+        render_mode: one of `RENDER_MODES`. "rgb_array": pictures; "human": a window, which shows the first environment.
         fps: the most pictures a second that the window shows.
 
     Raises:
@@ -98,9 +98,6 @@ class Viewer:
     """
 
     def __init__(self, view: View, render_mode: str, *, fps: float) -> None:
-        if render_mode not in RENDER_MODES:
-            names = ", ".join(map(repr, RENDER_MODES))
-            raise ValueError(f"render_mode: expected None, {names}, got {render_mode!r}")
         self.view = view
         self._window = Window(fps) if render_mode == "human" else None
         self._trails: dict[int, deque[TrafficScene]] = {}

@@ -1,9 +1,12 @@
 """Checks of arguments, with messages that name the argument, the expected values and the value that came."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
+
+from fastrl.utils.names import did_you_mean
 
 LARGEST_UINT32 = 2**32 - 1
 
@@ -32,6 +35,22 @@ def as_number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     return float(value)
+
+
+def one_of(name: str, value: object, known: Sequence[str]) -> str:
+    """Checks a name, which should be one of two or more.
+
+    Raises:
+        TypeError: no text.
+        ValueError: another name; the message has the one that is likely meant.
+    """
+    *first, last = map(repr, known)
+    expected = f"{name}: expected {', '.join(first)} or {last}, got {value!r}"
+    if not isinstance(value, str):
+        raise TypeError(expected)
+    if value not in known:
+        raise ValueError(f"{expected}{did_you_mean(value, known)}")
+    return value
 
 
 def check_types(options: Any, least: int = 0) -> None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fastrl.envs import contract
 from fastrl.envs.adapters.parallel_copy import COUNTED, ParallelCopy, ParallelForm, Saved
 from fastrl.envs.contract import ContractError
-from fastrl.envs.episode_log import EPISODE_FIELDS
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.process_vector import ProcessVectorEnv
 from fastrl.envs.worker_error import WorkerError
@@ -188,7 +187,7 @@ def _own_errors() -> Iterator[None]:
 
 
 class _Envs:
-    """Copies of an environment behind the interface of a compiled simulator (`fastrl.envs.vector.NativeVec`)."""
+    """Copies of an environment behind the interface of a compiled simulator (`fastrl._native._rust.NativeVec`)."""
 
     def __init__(self, copies: _Copies, form: ParallelForm, mode: str) -> None:
         self.copies, self._mode = copies, mode
@@ -283,12 +282,9 @@ class _Envs:
             raise gymnasium.error.ResetNeeded("an environment has to be reset first: call reset()")
 
     def episodes(self) -> dict[str, NDArray[Any]]:
-        """Table of ended episodes, see `MultiAgentVectorEnv.episodes`; NaN for what PettingZoo does not say."""
-        out: dict[str, NDArray[Any]] = {name: np.full(self.num_envs, np.nan) for name in EPISODE_FIELDS}
-        out["finished"] = self._facts["finished"].copy()
-        for name, values in zip(COUNTED, self._facts["last"].T, strict=True):
-            out[name] = values.copy()
-        return out
+        """What is known of ended episodes, see `MultiAgentVectorEnv.episodes`."""
+        counted = dict(zip(COUNTED, self._facts["last"].T.copy(), strict=True))
+        return {"finished": self._facts["finished"].copy(), **counted}
 
     def save_state(self, index: int | None = None) -> bytes:
         _refuse_parts(index)

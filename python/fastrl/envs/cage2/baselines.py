@@ -7,7 +7,6 @@ They read one thing of CybORG's raw observation: the hosts on which Monitor name
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,56 +16,45 @@ from fastrl.envs.cage2.env import ACTIONS, HOSTS
 USER0 = HOSTS.index("User0")
 
 
-class BluePolicy(Protocol):
+class BluePolicy:
     """A defender of N games, which chooses among the 145 actions of `ACTIONS`, or those of another network.
 
     Attributes:
         state_size: numbers of its memory of a game.
     """
 
-    state_size: int
+    state_size = 0
 
     def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
         """Clears its memory at the start of episodes, in all games or in those of `mask` [N]."""
-        ...
 
     def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Returns the next actions [N] from the last step's alerts, bool [N, hosts] (all False at the start)."""
-        ...
+        raise NotImplementedError
 
 
-class SleepPolicy:
+class SleepPolicy(BluePolicy):
     """A defender that does nothing."""
-
-    state_size = 0
 
     def __init__(self, num_envs: int, actions: Sequence[str] = ACTIONS) -> None:
         self._actions = np.full(num_envs, _first(actions, "Sleep"), np.int64)
-
-    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        pass
 
     def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
         return self._actions.copy()
 
 
-class RandomPolicy:
+class RandomPolicy(BluePolicy):
     """A defender that draws any of its actions uniformly."""
-
-    state_size = 0
 
     def __init__(self, num_envs: int, seed: int = 0, num_actions: int = len(ACTIONS)) -> None:
         self._num_envs, self._num_actions = num_envs, num_actions
         self._random = np.random.default_rng(seed)
 
-    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        pass
-
     def act(self, alerts: NDArray[np.bool_]) -> NDArray[np.int64]:
         return self._random.integers(self._num_actions, size=self._num_envs)
 
 
-class ReactPolicy:
+class ReactPolicy(BluePolicy):
     """A defender that monitors, and removes or restores the hosts with an alert, in the order of their alerts.
 
     It reads alerts only after a Monitor, and ignores those that come while it cleans up. It never acts where red

@@ -9,10 +9,9 @@ eleven actions each.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -22,10 +21,11 @@ from numpy.typing import NDArray
 from fastrl._native import _rust
 from fastrl.envs.cage2.memory import Memory, Observe, Ruleset, observation_high
 from fastrl.envs.single import AgentView, SingleEnv
-from fastrl.envs.vector import NativeVec, NativeVectorEnv
-from fastrl.utils.arguments import as_integer
+from fastrl.envs.vector import NativeVectorEnv
+from fastrl.utils.arguments import as_integer, one_of
 
 if TYPE_CHECKING:
+    from fastrl._native._rust import NativeVec
     from fastrl.envs.cage2.scenario import Cage2Scenario
 
 RedAgent = str | Mapping[str, float]
@@ -67,19 +67,6 @@ def action_indices(
     return indices
 
 
-def _truth(num_hosts: int, native: NativeVec) -> dict[str, NDArray[Any]]:
-    """The true state [N, hosts] and red's last action [N, 3]: index into `RED_KINDS`, target, success."""
-    n = native.num_envs
-    truth: dict[str, NDArray[Any]] = {
-        "red_access": np.empty((n, num_hosts), np.uint8),
-        "red_sessions": np.empty((n, num_hosts), np.uint8),
-        "processes": np.empty((n, num_hosts), np.uint8),
-        "red_action": np.empty((n, 3), np.int8),
-    }
-    cast(_rust.Cage2Vec, native).truth(**truth)
-    return truth
-
-
 class GameOptions(TypedDict, total=False):
     """Options of all vector environments of CAGE Challenge 2, see `Cage2VectorEnv`."""
 
@@ -118,7 +105,7 @@ class Cage2Games(NativeVectorEnv):
         num_envs: int,
         *,
         render_modes: Sequence[str] = ("ansi",),
-        info_of: Callable[[NativeVec], dict[str, Any]] | None = None,
+        info_of: Callable[[], dict[str, Any]] | None = None,
         code_len: int = 0,
         scenario: Cage2Scenario | None = None,
         ruleset: Ruleset = "main",
@@ -221,6 +208,8 @@ class Cage2VectorEnv(Cage2Games):
         ValueError: an option out of its range; the message says what was expected.
     """
 
+    _native: _rust.Cage2Vec
+
     def __init__(
         self,
         num_envs: int = 1,
@@ -230,26 +219,32 @@ class Cage2VectorEnv(Cage2Games):
         random: Literal["fast", "python"] = "fast",
         **games: Unpack[GameOptions],
     ) -> None:
-        if random not in ("fast", "python"):
-            raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
+        one_of("random", random, ("fast", "python"))
         if isinstance(scenario, str | Path):
             from fastrl.envs.cage2.scenario import load_scenario  # what Scenario 2 does not need
 
             scenario = load_scenario(scenario)
-        self._truth_of = functools.partial(_truth, len(HOSTS if scenario is None else scenario.hosts))
         super().__init__(
             _rust.Cage2Vec,
             {"python_random": random == "python"}
             | ({} if scenario is None else {"scenario": scenario.native}),
             num_envs,
             scenario=scenario,
-            info_of=self._truth_of if info_state else None,
+            info_of=self.truth if info_state else None,
             **games,
         )
 
     def truth(self) -> dict[str, NDArray[Any]]:
         """The true state, which ``info_state`` adds to `info`."""
-        return self._truth_of(self._native)
+        n, hosts = self.num_envs, len(self.hosts)
+        truth: dict[str, NDArray[Any]] = {
+            "red_access": np.empty((n, hosts), np.uint8),
+            "red_sessions": np.empty((n, hosts), np.uint8),
+            "processes": np.empty((n, hosts), np.uint8),
+            "red_action": np.empty((n, 3), np.int8),
+        }
+        self._native.truth(**truth)
+        return truth
 
     def alerts(self) -> NDArray[np.bool_]:
         """Bool [N, hosts]: hosts on which Monitor named a suspicious process in the last step.
@@ -258,7 +253,7 @@ class Cage2VectorEnv(Cage2Games):
         bits.
         """
         out = np.empty((self.num_envs, len(self.hosts)), np.bool_)
-        cast(_rust.Cage2Vec, self._native).alerts(out)
+        self._native.alerts(out)
         return out
 
 

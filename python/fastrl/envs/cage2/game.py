@@ -16,7 +16,7 @@ Given red's actions the game is that of the real CybORG, step by step. The scrip
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
@@ -28,7 +28,7 @@ from fastrl.envs.cage2.env import RedAgent, action_indices, red_mix
 from fastrl.envs.cage2.memory import Memory, Observe, Ruleset, observation_high
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
-from fastrl.utils.arguments import as_integer
+from fastrl.utils.arguments import as_integer, one_of
 
 AGENTS = ("blue", "red")
 RED_ACTIONS: tuple[str, ...] = tuple(_rust.CAGE2_RED_ACTIONS)
@@ -59,6 +59,8 @@ class Cage2GameVectorEnv(MultiAgentVectorEnv):
         ValueError: an option out of its range; the message says what was expected.
     """
 
+    _native: _rust.Cage2GameVec
+
     def __init__(
         self,
         num_envs: int = 1,
@@ -73,8 +75,7 @@ class Cage2GameVectorEnv(MultiAgentVectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
-        if random not in ("fast", "python"):
-            raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
+        one_of("random", random, ("fast", "python"))
         self.actions = action_indices(actions)
         self.episode_length = as_integer("episode_length", episode_length, 1)
         reds = red_mix(red_agent)
@@ -117,5 +118,5 @@ class Cage2GameVectorEnv(MultiAgentVectorEnv):
         of `fastrl.envs.Cage2VectorEnv` with the same options and seed, to the bit.
         """
         out = np.empty(self.num_envs, np.int64)
-        cast(_rust.Cage2GameVec, self._native).choose_red(out)
+        self._native.choose_red(out)
         return out

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native import _rust
-from fastrl.utils.arguments import as_integer
+from fastrl.utils.arguments import as_integer, one_of
 
 if TYPE_CHECKING:
     from fastrl.envs.cage2.scenario import Cage2Scenario
@@ -79,8 +79,7 @@ def observation_names(
     Raises:
         ValueError: there is no such option.
     """
-    if observe not in get_args(Observe):
-        raise ValueError(f"observe: expected 'blue' or 'truth', got {observe!r}")
+    one_of("observe", observe, get_args(Observe))
     truth = _rust.CAGE2_TRUTH if observe == "truth" else ()
     network = _CHALLENGE if scenario is None else scenario.native
     return (
@@ -91,6 +90,7 @@ def observation_names(
 
 
 def _memory_names(memory: Memory, network: _rust.Cage2Scenario) -> tuple[str, ...]:
+    one_of("memory", memory, MEMORIES)
     hosts = network.hosts
     parts = {
         "none": (),
@@ -108,8 +108,6 @@ def _memory_names(memory: Memory, network: _rust.Cage2Scenario) -> tuple[str, ..
             "steps / 100",
         ),
     }
-    if memory not in parts:
-        raise ValueError(f"memory: expected 'none', 'scan', 'decoys' or 'full', got {memory!r}")
     included = MEMORIES[: MEMORIES.index(memory) + 1]
     return tuple(name for part in included for name in parts[part])
 

@@ -92,8 +92,7 @@ def network_tree(path: str | Path, number: int) -> dict[str, Any]:
     trees = read_file(path, _trees)
     if not 0 <= number < len(trees):
         raise ValueError(f"number: expected 0 to {len(trees) - 1}, got {number}")
-    tree: dict[str, Any] = trees[number]
-    return tree
+    return trees[number]
 
 
 def save_network(path: str | Path, number: int, to: str | Path) -> None:
@@ -133,17 +132,11 @@ def parse_draws(node: Node) -> Draws:
         if not choices[key]:
             raise entries[key].refuse("at least one name")
     return Draws(
-        _integer(entries["networks"], 1, 10_000) if "networks" in entries else 64,
-        _integer(entries["seed"], 0, 2**63 - 1) if "seed" in entries else 0,
+        entries["networks"].integer(1, 10_000) if "networks" in entries else 64,
+        entries["seed"].integer(0, 2**63 - 1) if "seed" in entries else 0,
         hosts,
         choices,
     )
-
-
-def _integer(node: Node, least: int, most: int) -> int:
-    if type(node.value) is not int or not least <= node.value <= most:
-        raise node.refuse(f"an integer from {least:,} to {most:,}")
-    return node.value
 
 
 def _range(node: Node, least: int, most: int) -> tuple[int, int]:

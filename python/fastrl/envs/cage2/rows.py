@@ -27,8 +27,8 @@ from fastrl.envs.cage2.memory import Ruleset
 from fastrl.envs.cage2.random_scenario import load_networks
 from fastrl.envs.cage2.scenario import KINDS, Cage2Scenario
 from fastrl.envs.single import SingleEnv
-from fastrl.envs.vector import NativeVec, NativeVectorEnv
-from fastrl.utils.arguments import as_integer
+from fastrl.envs.vector import NativeVectorEnv
+from fastrl.utils.arguments import as_integer, one_of
 
 ROW: tuple[str, ...] = tuple(_rust.CAGE2_ROW)
 """Names of the numbers of a row."""
@@ -80,8 +80,7 @@ class Cage2RowsVectorEnv(NativeVectorEnv):
         networks = load_networks(scenario) if isinstance(scenario, str | Path) else scenario
         if not networks:
             raise ValueError("scenario: expected one network or more, got none")
-        if random not in ("fast", "python"):
-            raise ValueError(f"random: expected 'fast' or 'python', got {random!r}")
+        one_of("random", random, ("fast", "python"))
         self.networks = networks
         self.ruleset = ruleset
         self.red_agent = red_mix(red_agent)
@@ -96,7 +95,7 @@ class Cage2RowsVectorEnv(NativeVectorEnv):
             *(f"{kind} row {row}" for row in range(self.rows) for kind in HOST_KINDS),
         )
 
-        def native(mode: str) -> NativeVec:
+        def native(mode: str) -> _rust.Cage2RowsVec:
             return _rust.Cage2RowsVec(
                 as_integer("num_envs", num_envs, 1),
                 networks=[network.native for network in networks],

@@ -124,6 +124,11 @@ class Node:
             raise ScenarioError(f"{self.refuse(' or '.join(known))}{hint}")
         return self.value
 
+    def integer(self, least: int, most: int) -> int:
+        if type(self.value) is not int or not least <= self.value <= most:
+            raise self.refuse(f"an integer from {least:,} to {most:,}")
+        return self.value
+
     def names(self, known: Sequence[str]) -> list[str]:
         """Different names out of ``known``."""
         names = [node.one_of(known) for node in self.items()]
@@ -206,7 +211,7 @@ def parse_scenario(tree: Any) -> Cage2Scenario:
             subnets=[
                 (
                     name,
-                    _size(node),
+                    node.item("Size").integer(1, 1000),
                     [names.index(host) for host in node.item("Hosts").names(names)],
                     _access(node, list(subnets), of_start[0] if of_start else ""),
                 )
@@ -251,18 +256,8 @@ def _places(kind: str, hosts: int) -> list[int]:
 
 
 def _tenths(host: Node, key: str) -> int:
-    return (
-        COST_TENTHS[host.table()[key].one_of(list(COST_TENTHS))]
-        if key in host.table()
-        else COST_TENTHS["Low"]
-    )
-
-
-def _size(subnet: Node) -> int:
-    size = subnet.item("Size")
-    if type(size.value) is not int or not 1 <= size.value <= 1000:
-        raise size.refuse("an integer from 1 to 1000")
-    return size.value
+    entries = host.table()
+    return COST_TENTHS[entries[key].one_of(list(COST_TENTHS)) if key in entries else "Low"]
 
 
 def _info(host: Node, names: list[str]) -> tuple[list[tuple[int, bool]], list[int]]:

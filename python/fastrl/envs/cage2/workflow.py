@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +109,8 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         ValueError: an option out of its range; the message says what was expected.
     """
 
+    _native: _rust.Cage2WorkflowVec
+
     def __init__(
         self,
         num_envs: int = 1,
@@ -129,10 +131,6 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         )
         self.set_workflows([order] * self.num_envs)
 
-    @property
-    def _games(self) -> _rust.Cage2WorkflowVec:
-        return cast(_rust.Cage2WorkflowVec, self._native)
-
     def set_workflows(self, workflows: NDArray[np.integer] | Sequence[Workflow]) -> None:
         """Sets the workflow of each game, [N, 5], from its next episode on.
 
@@ -146,12 +144,12 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         if orders.shape != (self.num_envs, len(UNIT_TYPES)) or orders.dtype.kind not in "iu":
             expected = f"integers of shape ({self.num_envs}, {len(UNIT_TYPES)})"
             raise ValueError(f"workflows: expected {expected}, got {orders.dtype} of shape {orders.shape}")
-        self._games.set_workflows(np.ascontiguousarray(orders.clip(-1, len(UNIT_TYPES)), np.int8))
+        self._native.set_workflows(np.ascontiguousarray(orders.clip(-1, len(UNIT_TYPES)), np.int8))
 
     def workflows(self) -> NDArray[np.int8]:
         """The workflows of the present episodes, [N, 5]."""
         out = np.empty((self.num_envs, len(UNIT_TYPES)), np.int8)
-        self._games.workflows(out)
+        self._native.workflows(out)
         return out
 
     def episodes(self) -> dict[str, NDArray[Any]]:
@@ -168,7 +166,7 @@ class Cage2WorkflowVectorEnv(Cage2Games):
         finished, fixes = np.empty(n, np.int64), np.empty(n, np.int64)
         returns, compliance = np.empty(n), np.empty(n)
         red_agent, workflow = np.empty(n, np.uint8), np.empty((n, len(UNIT_TYPES)), np.int8)
-        self._games.episodes(finished, returns, compliance, fixes, red_agent, workflow)
+        self._native.episodes(finished, returns, compliance, fixes, red_agent, workflow)
         return {
             "finished": finished,
             "return": returns,

@@ -7,7 +7,7 @@ action of its own is in progress, so that alerts which come meanwhile are lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,12 +48,11 @@ _FIREWALL = (
 )
 
 
-class BluePolicy(Protocol):
+class BluePolicy:
     """A defender of N games, that is of their N * 5 agents."""
 
     def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
         """Clears its memory at the start of episodes, in all games or in those of `mask` [N]."""
-        ...
 
     def act(
         self, obs: NDArray[np.floating], masks: NDArray[np.bool_], busy: NDArray[np.integer]
@@ -68,7 +67,7 @@ class BluePolicy(Protocol):
         Raises:
             ValueError: arrays of another shape.
         """
-        ...
+        raise NotImplementedError
 
 
 def _per_agent(name: str, rows: NDArray[Any], num_envs: int, width: int) -> NDArray[Any]:
@@ -82,14 +81,11 @@ def _per_agent(name: str, rows: NDArray[Any], num_envs: int, width: int) -> NDAr
     return rows.reshape(num_envs, NUM_AGENTS, -1)
 
 
-class SleepPolicy:
+class SleepPolicy(BluePolicy):
     """A defender that does nothing."""
 
     def __init__(self, num_envs: int) -> None:
         self._actions = np.tile(SLEEP, (num_envs, 1))
-
-    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        pass
 
     def act(
         self, obs: NDArray[np.floating], masks: NDArray[np.bool_], busy: NDArray[np.integer]
@@ -97,16 +93,13 @@ class SleepPolicy:
         return self._actions.copy()
 
 
-class RandomPolicy:
+class RandomPolicy(BluePolicy):
     """A defender that draws uniformly among the valid actions, in 2% of cases among all of an agent's. It chooses at
     each step, so that it also pays for each Restore that it chooses while another action is in progress."""
 
     def __init__(self, num_envs: int, seed: int = 0) -> None:
         self._num_envs = num_envs
         self._random = np.random.default_rng(seed)
-
-    def reset(self, mask: NDArray[np.bool_] | None = None) -> None:
-        pass
 
     def act(
         self, obs: NDArray[np.floating], masks: NDArray[np.bool_], busy: NDArray[np.integer]
@@ -122,7 +115,7 @@ class RandomPolicy:
         )
 
 
-class AlertPolicy:
+class AlertPolicy(BluePolicy):
     """The common base of defenders that remember when they acted on each host; subclasses choose for free agents."""
 
     def __init__(self, num_envs: int, seed: int = 0) -> None:

@@ -18,7 +18,7 @@ an agent is busy: the game ignores what it chooses, but charges for a Restore, a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
@@ -29,7 +29,7 @@ from fastrl._native import _rust
 from fastrl.envs.cage4.game_state import GameState
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.vector import as_autoreset_mode
-from fastrl.utils.arguments import as_integer
+from fastrl.utils.arguments import as_integer, one_of
 
 RedAgent = Literal["fsm", "discovery"]
 
@@ -86,6 +86,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
     """
 
     message_bits = 8
+    _native: _rust.Cage4Vec
 
     def __init__(
         self,
@@ -102,16 +103,12 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         num_threads: int = 0,
     ) -> None:
-        if red_agent not in RED_AGENTS:
-            raise ValueError(f"red_agent: expected 'fsm' or 'discovery', got {red_agent!r}")
-        if random not in ("fast", "numpy"):
-            raise ValueError(f"random: expected 'fast' or 'numpy', got {random!r}")
-        if view not in get_args(View):
-            raise ValueError(f"view: expected 'challenge' or 'hosts', got {view!r}")
+        one_of("red_agent", red_agent, RED_AGENTS)
+        one_of("random", random, ("fast", "numpy"))
+        one_of("view", view, get_args(View))
         if as_integer("messages", messages, 0, MESSAGE_BITS) and view != "hosts":
             raise ValueError(f"messages: expected 0 without view='hosts', got {messages}")
-        if rewards not in get_args(Rewards):
-            raise ValueError(f"rewards: expected 'team' or 'zone', got {rewards!r}")
+        one_of("rewards", rewards, get_args(Rewards))
         if not isinstance(rules, str):
             raise TypeError(f"rules: expected a str, got {rules!r}")
         self.red_agent = red_agent
@@ -142,16 +139,12 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         if self._has_hosts_view:
             self.message_bits = 0  # Policies send theirs with their actions.
 
-    @property
-    def _games(self) -> _rust.Cage4Vec:
-        return cast(_rust.Cage4Vec, self._native)
-
     def send(self, messages: NDArray[np.uint8]) -> None:
         """Sets the messages, uint8 [N, 5] with the first of 8 bits highest, that the agents send with the next step;
         the others observe them after it. Without this call they are zeros. NotImplementedError with `view="hosts"`."""
         if not self.message_bits:
             super().send(messages)
-        self._games.send(messages)
+        self._native.send(messages)
 
     def agent_spaces(self, *, padded: bool) -> list[tuple[Space[Any], Space[Any]]]:
         """With the challenge's view its spaces: observations of the phase and bits, int64, indices into `ACTIONS`."""
@@ -168,7 +161,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
     def busy(self) -> NDArray[np.uint8]:
         """The steps that the agents' actions in progress still take, uint8 [N, 5]; 0: the agent chooses."""
         out = np.empty((self.num_envs, self.num_agents), np.uint8)
-        self._games.busy(out)
+        self._native.busy(out)
         return out
 
     def causes(self) -> dict[str, NDArray[np.float64]]:
@@ -179,8 +172,8 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         """Each game as it is now, for people to read."""
         truth, causes = self.truth(), self.causes()
         step, phase = np.empty(self.num_envs), np.empty(self.num_envs)
-        self._games.episode_info("time", step)
-        self._games.episode_info("phase", phase)
+        self._native.episode_info("time", step)
+        self._native.episode_info("phase", phase)
         return [
             GameState(
                 int(step[i]),
@@ -199,9 +192,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
     def render(self, mode: str = "rgb_array") -> tuple[Any, ...]:
         """A picture of each game, uint8 [496, 1050, 3]: the network, hosts in the colour of red's access, alerts,
         blocks, and actions in progress. With the mode "ansi" a text of each."""
-        if mode not in self.render_modes:
-            raise ValueError(f"mode: expected 'rgb_array' or 'ansi', got {mode!r}")
-        if mode == "ansi":
+        if one_of("mode", mode, self.render_modes) == "ansi":
             return tuple(state.text() for state in self.states())
         # The import is slow and needed for drawing only.
         from fastrl.envs.cage4.network_picture import network_picture
@@ -212,7 +203,7 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
     def ledger(self) -> NDArray[np.int32]:
         """The present episodes' sums of rewards, int32 [N, 3, 6, 4] by phase, zone (`ZONES`) and cause (`CAUSES`)."""
         out = np.empty((self.num_envs, 3, len(ZONES), len(CAUSES)), np.int32)
-        self._games.ledger(out)
+        self._native.ledger(out)
         return out
 
     def truth(self) -> dict[str, NDArray[Any]]:
@@ -233,5 +224,5 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
             "red_action": np.empty((n, 6, 3), np.int16),
             "blue_action": np.empty((n, self.num_agents, 2), np.int16),
         }
-        self._games.truth(**arrays)
+        self._native.truth(**arrays)
         return arrays

@@ -71,6 +71,8 @@ class ClassicVectorEnv(NativeVectorEnv):
         TypeError, ValueError: an option that the task does not have, or that is out of its range.
     """
 
+    _native: _rust.ClassicVec
+
     def __init__(
         self,
         num_envs: int = 1,
@@ -120,8 +122,7 @@ class ClassicVectorEnv(NativeVectorEnv):
         """The variables of the tasks, as Gymnasium's ``env.unwrapped.state`` has them: CartPole's position (m),
         velocity, angle (rad) and angular velocity; Pendulum's angle and angular velocity; Acrobot's two angles and two
         angular velocities; a mountain car's position and velocity. Float64 [N, 2 or 4]."""
-        native: Any = self._native
-        rows = [native.variables(i) for i in range(self.num_envs)]
+        rows = [self._native.variables(i) for i in range(self.num_envs)]
         return np.array(rows)[:, : _TASKS[self._task].variables]
 
     def render(self) -> tuple[Any, ...] | None:

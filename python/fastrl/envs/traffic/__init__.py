@@ -40,6 +40,7 @@ for name, fast in (("highway", False), ("highway-fast", True)):
         vector_entry_point="fastrl.envs.traffic.highway:HighwayVectorEnv",
         kwargs={"fast": fast},
     )
+    register_multi(f"fastrl/{name}-v0", "fastrl.envs.traffic.highway:HighwayMultiAgentVectorEnv", fast=fast)
 for name, most_steps in ROAD_IDS.items():
     kind = "roads:OwnEndsRoad" if name in WRAPPED else "roads:Road"
     if name.startswith("parking"):
@@ -63,10 +64,8 @@ register(
     entry_point="fastrl.envs.traffic.ring:RingEnv",
     vector_entry_point="fastrl.envs.traffic.ring:RingVectorEnv",
 )
-register_multi("fastrl/coop-highway-v0", "fastrl.envs.traffic.coop:coop_highway")
-register_multi("fastrl/coop-merge-v0", "fastrl.envs.traffic.coop:coop_merge")
+for name in ("highway", "merge"):
+    register_multi(f"fastrl/coop-{name}-v0", "fastrl.envs.traffic.coop:CoopVectorEnv", road=name)
 register_multi("fastrl/lights-v0", "fastrl.envs.traffic.lights:LightsVectorEnv")
-register_multi("fastrl/highway-v0", "fastrl.envs.traffic.highway:HighwayMultiAgentVectorEnv")
-register_multi("fastrl/highway-fast-v0", "fastrl.envs.traffic.highway:highway_fast")
 register_multi("fastrl/v2x-resource-v0", "fastrl.envs.traffic.v2x:V2xResourceVectorEnv")
 register_multi("fastrl/ring-v0", "fastrl.envs.traffic.ring:RingMultiAgentVectorEnv")

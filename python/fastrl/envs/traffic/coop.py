@@ -157,13 +157,3 @@ class CoopVectorEnv(LinkedVectorEnv):
             view=VIEW,
             fps=float(native.policy_frequency),
         )
-
-
-def coop_highway(num_envs: int, **options: Any) -> CoopVectorEnv:
-    """`fastrl/coop-highway-v0`."""
-    return CoopVectorEnv(num_envs, road="highway", **options)
-
-
-def coop_merge(num_envs: int, **options: Any) -> CoopVectorEnv:
-    """`fastrl/coop-merge-v0`."""
-    return CoopVectorEnv(num_envs, road="merge", **options)

@@ -184,7 +184,7 @@ def as_task(task: object) -> DrivingTask:
 
 
 class TaskVec:
-    """Compiled environments whose rewards, ends and observations a task changes; see `fastrl.envs.vector.NativeVec`.
+    """Compiled environments whose rewards, ends and observations a task changes; see `fastrl._native._rust.NativeVec`.
     Everything else is passed on.
 
     Args:

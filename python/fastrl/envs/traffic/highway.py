@@ -14,16 +14,12 @@ float64. Differences, on purpose:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fastrl.envs.traffic.highway_config import HIGHWAYS
 from fastrl.envs.traffic.roads import RoadEnv, RoadMultiAgentVectorEnv, RoadVectorEnv
-
-if TYPE_CHECKING:
-    from fastrl.envs.traffic.driving_task import DrivingTask
 
 REWARDS = ("collision_reward", "right_lane_reward", "high_speed_reward", "on_road_reward")
 
@@ -76,23 +72,9 @@ class HighwayVectorEnv(RoadVectorEnv):
 
 
 class HighwayEnv(RoadEnv):
-    """One road, for `gymnasium.make`. `config` and `task` are as in `HighwayVectorEnv`; the config may be changed."""
+    """One road, for `gymnasium.make`. Options are those of `HighwayVectorEnv`; the config may be changed."""
 
     vector_class = HighwayVectorEnv
-
-    def __init__(
-        self,
-        config: Mapping[str, Any] | None = None,
-        render_mode: str | None = None,
-        *,
-        fast: bool = False,
-        task: DrivingTask | str | None = None,
-    ) -> None:
-        self.fast = fast
-        super().__init__(config, render_mode, id=_id(fast), task=task)
-
-    def _fixed(self) -> dict[str, Any]:
-        return {"fast": self.fast, "task": self.task}
 
 
 class HighwayMultiAgentVectorEnv(RoadMultiAgentVectorEnv):
@@ -112,8 +94,3 @@ class HighwayMultiAgentVectorEnv(RoadMultiAgentVectorEnv):
     def lane_indices(self) -> list[tuple[str, str, int]]:
         """highway-env's index of each lane."""
         return [("0", "1", lane) for lane in range(self.config["lanes_count"])]
-
-
-def highway_fast(num_envs: int, **options: Any) -> HighwayMultiAgentVectorEnv:
-    """`fastrl/highway-fast-v0` for several agents."""
-    return HighwayMultiAgentVectorEnv(num_envs, fast=True, **options)

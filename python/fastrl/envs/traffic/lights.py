@@ -36,8 +36,7 @@ from gymnasium.vector import AutoresetMode
 
 from fastrl._native import _rust
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
-from fastrl.envs.traffic.sumo_config import MOST_VEHICLES, RANDOM_VEHICLES, demand_of, network_of
-from fastrl.envs.traffic.sumo_demand import Demand
+from fastrl.envs.traffic.sumo_config import demand_of, network_of, trips
 from fastrl.envs.traffic.sumo_network import RoadNetwork
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.envs.viewer import View
@@ -114,10 +113,9 @@ class LightsVectorEnv(MultiAgentVectorEnv):
         if demand is None and isinstance(net, str) and net in NETWORKS:
             demand = files_of(net)[1]
         self.network: RoadNetwork = _network(net)
-        found = demand_of(demand, self.network)
-        count = RANDOM_VEHICLES if found is None else MOST_VEHICLES
         if vehicles_count is not None:
-            count = as_integer("vehicles_count", vehicles_count, 0)
+            vehicles_count = as_integer("vehicles_count", vehicles_count, 0)
+        planned = trips(self.network, demand_of(demand, self.network), vehicles_count)
         times = {
             "duration": duration,
             "delta_time": delta_time,
@@ -126,17 +124,10 @@ class LightsVectorEnv(MultiAgentVectorEnv):
             "simulation_frequency": simulation_frequency,
         }
         options: dict[str, Any] = {name: as_integer(name, value, 0) for name, value in times.items()}
-        trips = {
-            **_NO_AGENTS,
-            **self.network.native,
-            **(found or Demand("")).native(self.network),
-            "vehicles_count": [float(count)],
-            "planned": [float(found is not None)],
-        }
         size, threads = as_integer("num_envs", num_envs, 0), as_integer("num_threads", num_threads, 0)
         native = _rust.LightsVec(
             size,
-            options=trips,
+            options=_NO_AGENTS | planned,
             fixed=fixed,
             num_threads=threads,
             autoreset_mode=as_autoreset_mode(autoreset_mode).name.lower(),

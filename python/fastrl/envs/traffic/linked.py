@@ -86,8 +86,7 @@ class LinkedVectorEnv(MultiAgentVectorEnv):
             ValueError: there are no links with `comms="perfect"`.
         """
         self._need_links()
-        arrays: dict[str, NDArray[Any]] = self._native.links(index)
-        return arrays
+        return self._native.links(index)
 
     def _need_links(self) -> None:
         if not self._has_links:

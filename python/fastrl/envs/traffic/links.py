@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from fastrl._native import _rust
-from fastrl.utils.arguments import as_number, check_types
+from fastrl.utils.arguments import as_number, check_types, one_of
 from fastrl.utils.names import did_you_mean
 
 Comms = Literal["perfect", "range", "37885"]
@@ -89,7 +89,7 @@ class LinkOptions:
     def __post_init__(self) -> None:
         check_types(self, least=1)
         for name, known in _CHOICES.items():
-            _one_of(name, getattr(self, name), known)
+            one_of(name, getattr(self, name), known)
         self.powers()
         self.share()
 
@@ -119,7 +119,7 @@ def link_options(comms: object, options: Mapping[str, Any] | None) -> dict[str, 
     Raises:
         TypeError, ValueError: an unknown name, with the one that is likely meant, or a value out of range.
     """
-    kind = _one_of("comms", str(comms) if isinstance(comms, int) else comms, get_args(Comms))
+    kind = one_of("comms", str(comms) if isinstance(comms, int) else comms, get_args(Comms))
     if options is None:
         options = {}
     if not isinstance(options, Mapping):
@@ -135,19 +135,6 @@ def link_options(comms: object, options: Mapping[str, Any] | None) -> dict[str, 
         if kind == "37885" and name == "delivery":
             raise ValueError("comms_options: delivery has no effect with comms='37885', only with 'range'")
     return None if kind == "perfect" else LinkOptions(**options).native(kind)
-
-
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name}: expected {_listed(known)}, got {value!r}")
-    if value not in known:
-        raise ValueError(f"{name}: expected {_listed(known)}, got {value!r}{did_you_mean(value, known)}")
-    return value
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = map(repr, names)
-    return f"{', '.join(first)} or {last}"
 
 
 def path_loss(condition: Condition, distance: float, frequency: float) -> float:

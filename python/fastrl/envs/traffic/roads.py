@@ -19,30 +19,34 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import gymnasium
 import numpy as np
 from gymnasium import Space
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native import _rust
+from fastrl.envs.single import SingleEnv
 from fastrl.envs.traffic.config_interfaces import (
     GOAL_KEYS,
     TABLES,
+    action_names,
     action_space,
     flat_space,
     observation_space,
 )
 from fastrl.envs.traffic.config_kind import Kind, agent_config, for_agents, is_multi_agent
-from fastrl.envs.traffic.configured import ConfiguredEnv
 from fastrl.envs.traffic.linked import LinkedVectorEnv, build_with, widened
 from fastrl.envs.traffic.links import Comms, link_options
 from fastrl.envs.traffic.roads_config import KINDS
 from fastrl.envs.vector import NativeVectorEnv, as_actions, as_autoreset_mode, in_space
-from fastrl.envs.viewer import View
+from fastrl.envs.viewer import RENDER_MODES, View
 from fastrl.utils.arguments import as_integer
 
 if TYPE_CHECKING:
@@ -217,7 +221,7 @@ class RoadVectorEnv(NativeVectorEnv):
             actions,
             autoreset_mode=autoreset_mode,
             render_mode=render_mode,
-            info_of=(lambda _: self.read_info()) if info else None,
+            info_of=self.read_info if info else None,
             render_modes=(),
             view=View.of_config(self.config),
             # As in highway-env, films run at twice real time.
@@ -305,60 +309,170 @@ class RoadVectorEnv(NativeVectorEnv):
         return self.roads.vehicles(as_integer("index", index, 0, self.num_envs - 1))
 
 
-class RoadEnv(ConfiguredEnv):
-    """One environment of an id for `gymnasium.make`. `config` and `task` are as in `RoadVectorEnv`; the config may be
-    changed."""
+class VehicleState(NamedTuple):
+    """A copy of the controlled vehicle's present state, with highway-env's names.
 
-    vector_class = RoadVectorEnv
+    Attributes:
+        position: x and y, m, float64 [2].
+        heading: rad.
+        speed: m/s.
+        lane_index, target_lane_index: road sections, and last the number of the lane.
+        target_speed: m/s.
+        crashed: whether it has collided with another.
+    """
+
+    position: NDArray[np.float64]
+    heading: float
+    speed: float
+    lane_index: tuple[str, str, int]
+    target_lane_index: tuple[str, str, int]
+    target_speed: float
+    crashed: bool
+
+
+class ActionType(NamedTuple):
+    """Names of the actions of DiscreteMetaAction."""
+
+    actions: dict[int, str]
+    actions_indexes: dict[str, int]
+    get_available_actions: Callable[[], list[int]]
+
+
+class RoadEnv(SingleEnv):
+    """One environment of an id for `gymnasium.make`, with the options of `RoadVectorEnv`.
+
+    As in highway-env `config` may be changed: edit `env.unwrapped.config`, call `configure`, or pass
+    `reset(options={"config": {...}})`. A change takes effect at the next reset, spaces included.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 2}  # noqa: RUF012
+    vector_class: ClassVar[type[NativeVectorEnv]] = RoadVectorEnv
+    vector: Any
     own_ends = False
 
     def __init__(
-        self,
-        config: Mapping[str, Any] | None = None,
-        render_mode: str | None = None,
-        *,
-        id: str,  # noqa: A002
-        task: DrivingTask | str | None = None,
+        self, config: Mapping[str, Any] | None = None, render_mode: str | None = None, **options: Any
     ) -> None:
-        self.id, self.task = id, task
-        super().__init__(render_mode=render_mode, config=config)
-
-    def _fixed(self) -> dict[str, Any]:
-        return {"id": self.id, "task": self.task}
+        super().__init__(
+            render_mode=render_mode, config=config, info=False, own_ends=self.own_ends, **options
+        )
 
     def _build(self, options: Mapping[str, Any]) -> None:
-        super()._build({**options, "own_ends": self.own_ends})
+        super()._build(options)
+        self.config = deepcopy(self.vector.config)
 
-    def get_available_actions(self) -> list[Any]:
-        """The actions that can have an effect now; with several agents all tuples of such."""
-        if not isinstance(self.action_space, Tuple):
-            return super().get_available_actions()
-        masks = self.vector.action_masks()[0].reshape(len(self.action_space), -1)
-        return list(itertools.product(*(np.flatnonzero(mask).tolist() for mask in masks)))
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Changes the config from the next reset on."""
+        self.config = self.vector.kind.check(config, self.config)
+
+    def default_config(self) -> dict[str, Any]:
+        """highway-env's defaults."""
+        return self.vector.kind.check({})
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Starts an episode. `options={"config": {...}}` changes the config first, as `configure` does."""
+        options = dict(options or {})
+        changes = options.pop("config", {})
+        if options:
+            raise ValueError(f"options: expected 'config' or nothing, got {', '.join(map(repr, options))}")
+        self.configure(changes)
+        if not data_equivalence(self.config, self.vector.config):
+            old = self.vector
+            self._build({**self._options, "config": self.config})
+            self.vector.copy_generators(old)
+            old.close()
+        return super().reset(seed=seed)
 
     def step(self, action: Any) -> tuple[Any, Any, Any, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = super().step(action)
-        if self.own_ends:
-            reward, terminated = info["agents_rewards"], info["agents_terminated"]
-        return obs, reward, terminated, truncated, info
+        return obs, reward, terminated, truncated, info | {"action": action}
 
     def _info(self, info: dict[str, Any]) -> dict[str, Any]:
-        own = super()._info(info)
+        """highway-env's info in plain Python."""
+        own = {key: _plain(value) for key, value in self.vector.read_info().items()}
         for key in ("agents_rewards", "agents_terminated", "is_success"):
             if isinstance(own.get(key), np.ndarray):
                 own[key] = tuple(own[key].tolist())
         return own
 
-    def default_config(self) -> dict[str, Any]:
-        """highway-env's defaults."""
-        defaults: dict[str, Any] = self.vector.kind.check({})
-        return defaults
+    @property
+    def vehicle(self) -> VehicleState:
+        """The controlled vehicle. `vehicles()` has all of them."""
+        if not self.vector.was_reset:
+            raise gymnasium.error.ResetNeeded("there is no vehicle yet: call reset() first")
+        vehicles = self.vector.vehicles()
+        own = int(np.flatnonzero(vehicles["agent"] == 0)[0]) if "agent" in vehicles else 0
+        first = {key: value[own].item() for key, value in vehicles.items()}
+        indices = self.vector.lane_indices()
+        return VehicleState(
+            np.array([first["x"], first["y"]]),
+            first["heading"],
+            first["speed"],
+            indices[first["lane"]],
+            indices[first["target_lane"]],
+            first["target_speed"],
+            first["crashed"],
+        )
+
+    @property
+    def action_type(self) -> ActionType:
+        """Names of the actions: `env.unwrapped.action_type.actions_indexes["IDLE"]`."""
+        names = dict(enumerate(action_names(agent_config(self.vector.config))))
+        return ActionType(names, {name: i for i, name in names.items()}, self.get_available_actions)
+
+    def set_record_video_wrapper(self, wrapper: Any) -> None:
+        """Sets the frame rate of `gymnasium.wrappers.RecordVideo` to the speed of highway-env's films. There is a
+        picture of each step, none of the simulation frames in between."""
+        wrapper.frames_per_sec = self.metadata["render_fps"]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> RoadEnv:
+        """A copy in the same state, for planners that simulate ahead."""
+        twin: RoadEnv = object.__new__(type(self))
+        memo[id(self)] = twin
+        twin.render_mode, twin._options = self.render_mode, self._options
+        twin._build({**self._options, "config": self.vector.config})
+        twin.config = deepcopy(self.config, memo)
+        twin.spec = deepcopy(self.spec, memo)
+        twin._np_random, twin._np_random_seed = deepcopy(self._np_random, memo), self._np_random_seed
+        if self.vector.was_reset:
+            twin.load_state(self.save_state())
+        return twin
+
+    def get_available_actions(self) -> list[Any]:
+        """The actions that can have an effect now, see `action_masks` of the vector environment; with several agents
+        all tuples of such."""
+        if not isinstance(self.action_space, Tuple):
+            return [int(action) for action in np.flatnonzero(self.vector.action_masks()[0])]
+        masks = self.vector.action_masks()[0].reshape(len(self.action_space), -1)
+        return list(itertools.product(*(np.flatnonzero(mask).tolist() for mask in masks)))
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Bool [num_actions], see `action_masks` of the vector environment."""
+        return self.vector.action_masks()[0]
+
+    def vehicles(self) -> dict[str, NDArray[Any]]:
+        """See `vehicles` of the vector environment."""
+        return self.vector.vehicles()
+
+
+def _plain(value: Any) -> Any:
+    """The first environment's part of an info; numbers as Python's."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    first = value[0]
+    return first if first.ndim else first.item()
 
 
 class OwnEndsRoadEnv(RoadEnv):
     """A `RoadEnv` with rewards and ends in tuples, one entry an agent, as with highway-env's MultiAgentWrapper."""
 
     own_ends = True
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, bool, dict[str, Any]]:
+        obs, _, _, truncated, info = super().step(action)
+        return obs, info["agents_rewards"], info["agents_terminated"], truncated, info
 
 
 class RoadMultiAgentVectorEnv(LinkedVectorEnv):
@@ -476,12 +590,8 @@ class RoadMultiAgentVectorEnv(LinkedVectorEnv):
 
     def lane_indices(self) -> list[tuple[str, str, int]]:
         """The index of each lane, see `RoadVectorEnv.lane_indices`."""
-        indices: list[tuple[str, str, int]] = self._native.lane_indices()
-        return indices
+        return self._native.lane_indices()
 
     def vehicles(self, index: int = 0) -> dict[str, NDArray[Any]]:
         """All vehicles of one environment, see `RoadVectorEnv.vehicles`."""
-        vehicles: dict[str, NDArray[Any]] = self._native.vehicles(
-            as_integer("index", index, 0, self.num_envs - 1)
-        )
-        return vehicles
+        return self._native.vehicles(as_integer("index", index, 0, self.num_envs - 1))

@@ -39,8 +39,7 @@ def network_of(net: RoadNetwork | str | Path | None) -> RoadNetwork:
             f"net: expected the path of a .net.xml file or a RoadNetwork, got {type(net).__name__}"
         )
     path = TOWN if net is None else Path(net)
-    network: RoadNetwork = _read(from_sumo, path)
-    return network
+    return _read(from_sumo, path)
 
 
 def demand_of(demand: str | Path | None, network: RoadNetwork) -> Demand | None:
@@ -53,8 +52,23 @@ def demand_of(demand: str | Path | None, network: RoadNetwork) -> Demand | None:
         return None
     if not isinstance(demand, str | Path):
         raise TypeError(f"demand: expected the path of a .rou.xml file, got {type(demand).__name__}")
-    found: Demand = _read(read_demand, Path(demand), network)
-    return found
+    return _read(read_demand, Path(demand), network)
+
+
+def trips(network: RoadNetwork, demand: Demand | None, vehicles: int | None) -> dict[str, list[float]]:
+    """The options of the compiled trips that are of a network and its traffic: see `trips.rs`.
+
+    Args:
+        vehicles: the number of random vehicles, or the most of a demand; None: the usual one.
+    """
+    if vehicles is None:
+        vehicles = RANDOM_VEHICLES if demand is None else MOST_VEHICLES
+    return {
+        **network.native,
+        **(demand or Demand("")).native(network),
+        "vehicles_count": [float(vehicles)],
+        "planned": [float(demand is not None)],
+    }
 
 
 def _read(read: Callable[..., Any], path: Path, *more: Any) -> Any:
@@ -79,23 +93,16 @@ class _SumoKind(Kind):
         """The options of the compiled scenario: see `trips.rs`."""
         network = network_of(config["net"])
         demand = demand_of(config["demand"], network)
-        count = config["vehicles_count"]
-        if count is None:
-            count = RANDOM_VEHICLES if demand is None else MOST_VEHICLES
         origins, destinations = (_edges(config, key, network) for key in ("origin", "destination"))
         anywhere = len(network.lane_indices)
         pairs = list(zip(origins, destinations, strict=True))
         for origin, destination in pairs:
             _check_way(network, origin, destination)
         given = {key: as_numbers(config[key]) for key in self.own_keys if key not in _FILES}
-        timetable = Demand("") if demand is None else demand
         return {
-            **network.native,
-            **timetable.native(network),
+            **trips(network, demand, config["vehicles_count"]),
             **given,
             "ends": [float(anywhere if end is None else end) for pair in pairs for end in pair],
-            "vehicles_count": [float(count)],
-            "planned": [float(demand is not None)],
             "navigates": [float(not agent_config(config)["action"].get("lateral", True))],
         }
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fastrl.envs.traffic.config_kind import Kind
 from fastrl.envs.traffic.roads import RoadEnv, RoadMultiAgentVectorEnv, RoadVectorEnv
 from fastrl.envs.traffic.sumo_config import SUMO_KINDS, network_of
 from fastrl.envs.traffic.sumo_network import RoadNetwork
-
-if TYPE_CHECKING:
-    from fastrl.envs.traffic.driving_task import DrivingTask
 
 Net = RoadNetwork | str | Path | None
 ID = "road-v0"
@@ -92,12 +89,9 @@ class SumoRoadEnv(RoadEnv):
         *,
         net: Net = None,
         demand: str | Path | None = None,
-        task: DrivingTask | str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(_with_files(config, net, demand), render_mode, id=ID, task=task)
-
-    def _fixed(self) -> dict[str, Any]:
-        return {"task": self.task}
+        super().__init__(_with_files(config, net, demand), render_mode, **options)
 
 
 class SumoRoadMultiAgentVectorEnv(_OnNetwork, RoadMultiAgentVectorEnv):
