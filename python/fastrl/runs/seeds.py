@@ -20,20 +20,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fastrl.runs.listing import RunInfo, read_run, score_in
+from fastrl.runs.listing import RunInfo, read_run, read_summary, score_in
 from fastrl.runs.metrics import brief, moments
 from fastrl.utils import child_process
 from fastrl.utils.child_process import Child
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import (
-    MAX_LINE_BYTES,
-    DamagedFileError,
-    append_file,
-    read_json,
-    read_lines,
-    to_json,
-    write_atomically,
-)
+from fastrl.utils.files import MAX_LINE_BYTES, append_file, read_lines, to_json, write_atomically
 from fastrl.utils.tables import print_lines, show
 
 # Trains a run, see `train_seeds`.
@@ -104,10 +96,7 @@ class SeedRun:
 
     def score(self) -> float:
         """Score of the evaluation at the end; NaN without one."""
-        try:
-            return score_in(read_json(self.path / "summary.json"))
-        except (OSError, DamagedFileError):
-            return math.nan
+        return score_in(read_summary(self.path))
 
     def last_words(self) -> str:
         """The last line that the process printed."""

@@ -244,8 +244,5 @@ def _markdown(facts: Sequence[str], tables: Sequence[Table]) -> str:
 def chosen_of(candidates: Sequence[Candidate], trials: Sequence[Trial]) -> Trial | None:
     """The trial that a search ends with: the confirmed one with the best mean less its standard error; without a
     confirmation the best of the search."""
-    for each in candidates:
-        if not math.isnan(each.bound):
-            return each.trial
-    best = best_first(trials)
-    return best[0] if best else None
+    confirmed = [each.trial for each in candidates if not math.isnan(each.bound)]
+    return next(iter(confirmed or best_first(trials)), None)
