@@ -115,14 +115,6 @@ class ProcessPool(Closing):
     def running(self) -> list[Trial]:
         return [worker.trial for worker in self._workers if worker.trial is not None]
 
-    def busy(self) -> list[int]:
-        """The process ids of the workers that have a trial."""
-        return [
-            worker.process.pid
-            for worker in list(self._workers)
-            if worker.trial is not None and worker.process.is_alive()
-        ]
-
     def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
         idle = [worker for worker in self._workers if worker.trial is None]
         worker = idle[0] if idle else self._new()
@@ -149,8 +141,8 @@ class ProcessPool(Closing):
                 worker.process.kill()
                 answers = self._end(worker)
                 if over:
-                    late = {"status": "failed", "error": f"it took more than {self._limit:g} s"}
-                    answers = [dataclasses.replace(answer, **late) for answer in answers]
+                    why = f"it took more than {self._limit:g} s"
+                    answers = [dataclasses.replace(each, status="failed", error=why) for each in answers]
                 found += answers
         return found
 

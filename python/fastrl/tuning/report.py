@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.runs.metrics import brief, duration
+from fastrl.runs.metrics import brief, duration, spread
 from fastrl.tuning.phases import Candidate, front
 from fastrl.tuning.population import lineage_values
-from fastrl.tuning.progress import brief_point, brief_value, spread
+from fastrl.tuning.progress import brief_point, brief_value
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, best_first
 from fastrl.utils.config import Values, leaves, to_plain
