@@ -49,6 +49,9 @@ Values = dict[str, Any]
 
 _RULES = ConfigDict(defer_build=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
+# What help texts call values, by their type.
+METAVARS: dict[Any, str] = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+
 # Files of settings have a few thousand bytes; a device such as /dev/zero never ends.
 MAX_TOML_BYTES = 1 << 20
 
@@ -601,8 +604,7 @@ def _metavar(member: Any) -> str:
     if get_origin(member) is tuple:
         item = _metavar(_members(get_args(member)[0])[0])
         return f"{item},{item},..."
-    names = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
-    return names.get(member, str(member))
+    return METAVARS.get(member, str(member))
 
 
 def _is_whole(text: str) -> bool:
