@@ -37,6 +37,15 @@ def stub_pool(study: Study, seconds: float = 0.05, size: int = 2, limit: float |
     return ProcessPool(size, study.directory, limit, command)
 
 
+def busy(pool: ProcessPool) -> list[int]:
+    """The process ids of the workers that have a trial."""
+    return [
+        worker.process.pid
+        for worker in list(pool._workers)
+        if worker.trial is not None and worker.process.is_alive()
+    ]
+
+
 def search_while_killing(study: Study, kills: int, pool: ProcessPool, draws: random.Random) -> int:
     """Runs a search and kills its workers at random times; returns how many were, fewer if it ended before."""
     done, count = threading.Event(), [0]
@@ -44,7 +53,7 @@ def search_while_killing(study: Study, kills: int, pool: ProcessPool, draws: ran
     def kill() -> None:
         while not done.is_set() and count[0] < kills:
             time.sleep(draws.uniform(0, 0.04))
-            if pids := pool.busy():
+            if pids := busy(pool):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(draws.choice(pids), signal.SIGKILL)
                     count[0] += 1
@@ -254,13 +263,13 @@ def test_kills_of_workers_that_train_lose_nothing(tmp_path: Path) -> None:
             """Kills a worker three times, each time once trials have more rows of metrics."""
             seen = 0
             while not done.wait(0.02) and len(killed) < 3:
-                busy = [pid for pid in pool.busy() if pid not in killed]
+                left = [pid for pid in busy(pool) if pid not in killed]
                 size = sum(path.stat().st_size for path in study.directory.rglob("metrics.jsonl"))
-                if busy and size > seen:
+                if left and size > seen:
                     seen = size
                     with contextlib.suppress(ProcessLookupError):
-                        os.kill(busy[0], signal.SIGKILL)
-                        killed.append(busy[0])
+                        os.kill(left[0], signal.SIGKILL)
+                        killed.append(left[0])
 
         killer = threading.Thread(target=kill)
         killer.start()

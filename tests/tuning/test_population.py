@@ -16,6 +16,7 @@ from fastrl.runs.checkpoint import load_newest
 from fastrl.tasks import find
 from fastrl.training.run import resume_run
 from fastrl.training.stages import stages_of
+from fastrl.tuning.figures import population_figure
 from fastrl.tuning.fork import fork
 from fastrl.tuning.population import (
     generation_of,
@@ -26,7 +27,6 @@ from fastrl.tuning.population import (
     perturbed,
     population_space,
 )
-from fastrl.tuning.population_figure import population_figure
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, TuneError
 from fastrl.tuning.tune import space_for

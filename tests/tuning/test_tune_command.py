@@ -118,7 +118,7 @@ def test_figures_are_drawn_and_name_what_matters(tmp_path: Path) -> None:
         victim.write_text("mine")
         for name in ("history.png", "parallel.png", "importances.png"):
             (study.directory / name).symlink_to(victim)
-        files = draw(study.space, study.of_search(), [], study.directory)
+        files = draw(study, [])
         assert victim.read_text() == "mine"
         assert [file.name for file in files] == ["history.png", "parallel.png", "importances.png"]
         assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)

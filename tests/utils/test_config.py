@@ -16,12 +16,13 @@ from fastrl.utils.config import (
     ConfigError,
     EndOf,
     Setting,
+    Values,
     build,
     by_keyword,
     check,
     leaves,
+    load_toml,
     nearest,
-    read_toml,
     resumable_keys,
     section,
     to_toml,
@@ -55,6 +56,10 @@ class LearnPart:
 class Config:
     run: RunPart = RunPart()
     learn: LearnPart = LearnPart()
+
+
+def read_toml(path: str | Path) -> Values:
+    return check(Config, load_toml(path), str(path))
 
 
 def from_command_line(*arguments: str) -> Config:
@@ -238,7 +243,7 @@ def test_mistakes_in_files_are_named(tmp_path: Any, text: str, message: str) -> 
     path = tmp_path / "run.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
-        read_toml(Config, path)
+        read_toml(path)
     assert str(error.value).startswith(f"{path}: {message}")
     assert "\n" not in str(error.value)
 
@@ -250,15 +255,15 @@ def test_files_that_are_not_toml(tmp_path: Any, content: bytes) -> None:
     path = tmp_path / "run.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"is not a TOML file") as error:
-        read_toml(Config, path)
+        read_toml(path)
     assert "\n" not in str(error.value)
 
 
 def test_missing_file(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.toml: No such file"):
-        read_toml(Config, tmp_path / "nowhere.toml")
+        read_toml(tmp_path / "nowhere.toml")
     with pytest.raises(ConfigError, match="is no regular file"):
-        read_toml(Config, tmp_path)
+        read_toml(tmp_path)
 
 
 finite = st.floats(min_value=1e-300, max_value=1e300)
@@ -285,7 +290,7 @@ configs = st.builds(
 def test_toml_reads_back_equal(tmp_path_factory: pytest.TempPathFactory, config: Config) -> None:
     path = tmp_path_factory.mktemp("toml") / "run.toml"
     path.write_text(to_toml(config), encoding="utf-8")
-    assert build(Config, read_toml(Config, path)) == config
+    assert build(Config, read_toml(path)) == config
     assert build(Config, check(Config, to_tree(config), "tree")) == config
 
 
@@ -436,25 +441,25 @@ def test_a_file_that_python_cannot_read_is_refused(text: str, why: str, tmp_path
     file = tmp_path / "f.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=f"^{re.escape(f'{file}: {why}')}"):
-        read_toml(Config, file)
+        read_toml(file)
 
 
 def test_a_file_that_never_ends_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="/dev/zero is not a file of settings: it is no regular file"):
-        read_toml(Config, "/dev/zero")
+        read_toml("/dev/zero")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="pipe is not a file of settings: it is no regular file"):
-        read_toml(Config, tmp_path / "pipe")
+        read_toml(tmp_path / "pipe")
     os.truncate(os.open(tmp_path / "long", os.O_CREAT | os.O_WRONLY), 1 << 30)
     with pytest.raises(ConfigError, match="long is not a file of settings: it has more than 1,048,576 bytes"):
-        read_toml(Config, tmp_path / "long")
+        read_toml(tmp_path / "long")
 
 
 def test_tables_that_dots_nest_too_deeply_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "f.toml"
     file.write_text(".".join("a" * 5000) + " = 1")
     with pytest.raises(ConfigError, match="its values are nested too deeply"):
-        read_toml(Config, file)
+        read_toml(file)
 
 
 def test_the_defaults_of_a_section_are_those_of_the_instance_in_the_configuration() -> None:

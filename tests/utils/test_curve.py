@@ -17,7 +17,7 @@ from fastrl.utils.config import (
     by_keyword,
     check,
     leaves,
-    read_toml,
+    load_toml,
     section,
     to_toml,
 )
@@ -111,7 +111,7 @@ def test_a_file_holds_a_function(tmp_path: Path) -> None:
     given = layer(rate=lambda remaining: remaining**2, other="cosine:1")
     config = build(Config, given)
     (tmp_path / "f.toml").write_text(to_toml(config))
-    assert build(Config, read_toml(Config, tmp_path / "f.toml")) == config
+    assert build(Config, check(Config, load_toml(tmp_path / "f.toml"), "f.toml")) == config
     assert build(Config, check(Config, {"learn": {"rate": lambda remaining: remaining**2}}, "dict")) == build(
         Config, layer(rate=lambda remaining: remaining**2)
     )

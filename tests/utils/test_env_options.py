@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastrl.tasks import find
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
-from fastrl.utils.config import ConfigError, build, check, read_toml, to_toml
+from fastrl.utils.config import ConfigError, build, check, load_toml, to_toml
 from fastrl.utils.env_options import parse_options, parse_value, read_options
 
 # Of tasks whose environments take options.
@@ -46,7 +46,7 @@ def test_values_come_back_from_command_lines_and_files(
         assert build(config_type, check(config_type, {"env": {"options": pairs}}, "preset")) == short
         path = tmp_path_factory.mktemp("toml") / "run.toml"
         path.write_text(to_toml(short), encoding="utf-8")
-        assert build(config_type, read_toml(config_type, path)) == short
+        assert build(config_type, check(config_type, load_toml(path), str(path))) == short
 
 
 @given(st.text())

@@ -1,5 +1,6 @@
 """Types of hyper-parameters that several algorithms have: their ranges, descriptions and options."""
 
+import functools
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -8,7 +9,7 @@ from fastrl.networks.kinds import LOG_STD_RANGE, EncoderKind, MemoryKind, Policy
 from fastrl.utils.config import EndOf, NotBeside, Setting
 from fastrl.utils.curve import MayBeCurve
 from fastrl.utils.env_options import KeyValues
-from fastrl.utils.trust import Reach, imports_network, passes_import_paths_on
+from fastrl.utils.trust import Reach, imports_network, passes_import_paths
 from fastrl.utils.tunable import Choices, Layers, Range
 
 NumSteps = Annotated[
@@ -169,7 +170,7 @@ NetworkOptions = Annotated[
     Field(
         description="keyword arguments of your own network, such as width=256; a value is JSON, else it is text"
     ),
-    Reach(passes_import_paths_on),
+    Reach(functools.partial(passes_import_paths, receiver="the network")),
     Setting(words="KEY=VALUE"),
 ]
 ActionMasks = Annotated[

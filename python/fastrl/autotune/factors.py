@@ -22,8 +22,8 @@ MAY_CHANGE = tuple(_LEARNING)
 # Threads of PyTorch in the learner.
 THREADS = "run.torch_threads"
 
-# Numbers of processes or threads of runs that have no collectors; 0 and "auto" mean one a core.
-_WORKERS = ("env.n_workers",)
+# Processes or threads of runs that have no collectors; 0 and "auto" mean one a core.
+_WORKERS = "env.n_workers"
 
 
 def check_may_change(names: Collection[str]) -> None:
@@ -72,7 +72,7 @@ def factors_of(
     counts = doubling(num_cores)
     if not has_collectors:
         most = min(num_cores, getattr(settings.env, "num_envs", None) or num_cores)
-        found += [(key, [count for count in counts if count <= most]) for key in _WORKERS]
+        found.append((_WORKERS, [count for count in counts if count <= most]))
     found.append((THREADS, counts))
     factors = []
     for key, values in found:

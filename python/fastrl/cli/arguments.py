@@ -13,15 +13,13 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 
 from fastrl.runs.curves import SUFFIXES
 from fastrl.utils.command_line import ArgumentParser
-from fastrl.utils.config import ConfigError
+from fastrl.utils.config import METAVARS, ConfigError
 from fastrl.utils.names import nearest
 from fastrl.utils.output import printable
 from fastrl.utils.refusals import brief
 
 # A text that is known now, or only when the command runs.
 Text = str | Callable[[], str]
-# Metavars of values, by their type.
-_METAVARS: dict[Any, str] = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
 class Arg(NamedTuple):
@@ -136,9 +134,9 @@ def _form(arg: Arg, components: list[Any], default: Any) -> dict[str, Any]:
         return form | {"action": "store_true"}
     choices = [component for component in components if isinstance(component, str)]
     names = [
-        _METAVARS[component]
+        METAVARS[component]
         for component in components
-        if isinstance(component, type) and component in _METAVARS
+        if isinstance(component, type) and component in METAVARS
     ]
     form["metavar"] = arg.metavar or "|".join([*names, *choices])
     converts = [component for component in components if inspect.isroutine(component)]
@@ -202,7 +200,7 @@ def at_least(least: int, most: int = 10**9) -> Callable[[str], int]:
 
     def convert(text: str) -> int:
         try:
-            number = _float(text) if "e" in text.lower() else int(text)
+            number = float(text) if "e" in text.lower() else int(text)
         except ValueError:
             number = math.nan
         if not number >= least or (number < math.inf and number != int(number)):
@@ -216,14 +214,6 @@ def at_least(least: int, most: int = 10**9) -> Callable[[str], int]:
 
 # Converts an argument to a random seed.
 seed = at_least(0, 2**63 - 1)
-
-
-def positive(text: str) -> float:
-    """Converts an argument to a number from 0.001 to 1,000,000, such as seconds or frames per second."""
-    value = _float(text)
-    if not 0.001 <= value <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"should be a number from 0.001 to 1000000, got {brief(text)}")
-    return value
 
 
 def picture(text: str) -> Path:
@@ -268,26 +258,23 @@ def write_found(
         print(f"{figure}: {said}")
 
 
-def number(text: str) -> float:
-    """Converts an argument to a finite number."""
-    value = _float(text)
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"should be a number, got {brief(text)}")
-    return value
+def real(least: float = -math.inf, most: float = math.inf, bounds: str = "") -> Callable[[str], float]:
+    """Returns a converter for argparse: finite numbers from ``least`` to ``most``, which ``bounds`` says in errors."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"should be a number{bounds}, got {brief(text)}")
+        return value
+
+    return convert
 
 
-def not_negative(text: str) -> float:
-    """Converts an argument to a number from 0 on."""
-    if (found := number(text)) < 0:
-        raise argparse.ArgumentTypeError(f"should be a number from 0 on, got {text!r}")
-    return found
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+# Converts an argument to a number such as seconds or frames per second.
+positive = real(0.001, 1_000_000, " from 0.001 to 1000000")
 
 
 def workers(text: str) -> int | str:
@@ -298,9 +285,9 @@ def workers(text: str) -> int | str:
 # Types of parameters of several commands.
 Count = Annotated[int, at_least(1)]
 Seed = Annotated[int, seed]
-Number = Annotated[float, number]
+Number = Annotated[float, real()]
 Positive = Annotated[float, positive]
-NotNegative = Annotated[float, not_negative]
+NotNegative = Annotated[float, real(0, bounds=" from 0 on")]
 # The name of something that is perhaps a path.
 Name = Annotated[str, path_text]
 Workers = Annotated[int | Literal["auto"], workers]

@@ -81,12 +81,10 @@ def tune(command: Command, settings: Any, console: Console) -> "Tuning":
 
     import_from_here(getattr(settings.env, "id", None))
     with Progress("measuring", 1.0, interval=5.0) as progress:
-        shares = [0.0]
 
         def advance(what: str, share: float) -> None:
             progress.describe(what)
-            progress.advance(max(share - shares[0], 0.0))
-            shares[0] = max(share, shares[0])
+            progress.advance(max(share - progress.done, 0.0))
 
         tuning = Tuner(
             command.task,

@@ -125,34 +125,30 @@ def _resume(
 
 
 def _run(prog: str, study: "Study") -> int:
-    with study, ignoring_write_errors("stdout", f"{prog}: "):
-        return _search(prog, study)
-
-
-def _search(prog: str, study: "Study") -> int:
     from fastrl.tuning.runner import SearchInterrupted
     from fastrl.tuning.tune import finish, run_search
 
-    console, where = plain_console(), shlex.quote(str(study.directory))
-    config, trust = study.config, trust_option(study.settings)
-    print_lines(
-        console,
-        f"searching {len(study.space.parameters)} parameters by {config.method}, in {study.directory}",
-    )
-    try:
-        found = run_search(study, console)
-    except SearchInterrupted as interrupted:
-        print_lines(console, "", f"Interrupted; to resume: {prog} --resume {where}{trust}")
-        return 128 + interrupted.signal
-    finish(found, console)
-    if found.chosen is None:
-        return 1
-    env = getattr(study.settings.env, "id", study.task.name)
-    best = shlex.quote(str(study.directory / "best.toml"))
-    print_lines(
-        console,
-        "",
-        f"Report: {study.directory / 'report.md'}",
-        f"To train with it: fastrl train {env} --config {best}{trust}",
-    )
-    return 0
+    with study, ignoring_write_errors("stdout", f"{prog}: "):
+        console, where = plain_console(), shlex.quote(str(study.directory))
+        config, trust = study.config, trust_option(study.settings)
+        print_lines(
+            console,
+            f"searching {len(study.space.parameters)} parameters by {config.method}, in {study.directory}",
+        )
+        try:
+            found = run_search(study, console)
+        except SearchInterrupted as interrupted:
+            print_lines(console, "", f"Interrupted; to resume: {prog} --resume {where}{trust}")
+            return 128 + interrupted.signal
+        finish(found, console)
+        if found.chosen is None:
+            return 1
+        env = getattr(study.settings.env, "id", study.task.name)
+        best = shlex.quote(str(study.directory / "best.toml"))
+        print_lines(
+            console,
+            "",
+            f"Report: {study.directory / 'report.md'}",
+            f"To train with it: fastrl train {env} --config {best}{trust}",
+        )
+        return 0

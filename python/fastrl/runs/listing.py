@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from fastrl.runs.facts import FILE as FACTS
 from fastrl.runs.facts import RunFacts, State
 from fastrl.runs.row import STEPS
 from fastrl.utils.config import ConfigError, load_toml
-from fastrl.utils.files import DamagedFileError, parse_json, read_lines
+from fastrl.utils.files import DamagedFileError, parse_json, read_json, read_lines
 
 # The mean return of the episodes that ended since the row before.
 RETURN = "rollout/ep_rew_mean"
@@ -166,6 +166,14 @@ def _parsed(line: str) -> dict[str, Any]:
 def _is_number(value: Any) -> bool:
     # Comparing takes whole numbers of any length.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e308
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """The ``summary.json`` of a run directory; empty if it cannot be read."""
+    try:
+        return cast("dict[str, Any]", read_json(run / "summary.json"))
+    except (OSError, DamagedFileError):
+        return {}
 
 
 def score_in(summary: Mapping[str, Any]) -> float:

@@ -159,7 +159,7 @@ class CsvLogger(_LinesLogger):
     def __init__(self, run: LoggedRun) -> None:
         self._path = path = run.files.table
         kept = list(_lines_until(path, run.after, lambda line: int(line.partition(",")[0]), header=True))
-        header = _first_line(path) if kept else ""
+        header = next(read_lines(path)) if kept else ""
         self._columns = header.strip().split(",") if kept else [STEPS]
         super().__init__(path, iter([header, *kept]))
 
@@ -181,10 +181,6 @@ class CsvLogger(_LinesLogger):
         lines = itertools.islice(read_lines(self._path), 1, None)
         filled = [f"{line.rstrip()}{',' * len(new)}\n" for line in lines]
         super().__init__(self._path, iter([",".join(self._columns) + "\n", *filled]))
-
-
-def _first_line(path: Path) -> str:
-    return next(read_lines(path), "")
 
 
 def _lines_until(

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,13 @@ def brief(value: float) -> str:
     if math.isnan(value):
         return "-"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+def spread(values: Sequence[float], error: Literal["standard_error", "deviation"] = "standard_error") -> str:
+    """Mean of the finite values and its standard error, or their standard deviation, as `brief`: ``12.3 ± 0.56``."""
+    found = moments(values)
+    mean = brief(found["mean"])
+    return mean if math.isnan(found[error]) else f"{mean} ± {brief(found[error])}"
 
 
 def count(value: float) -> str:

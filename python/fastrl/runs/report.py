@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fastrl.runs.facts import RunFacts
-from fastrl.runs.listing import RunInfo, read_run, score_in
+from fastrl.runs.listing import RunInfo, read_run, read_summary, score_in
 from fastrl.runs.metrics import brief, duration, moments
 from fastrl.runs.statistics import CAVEAT, INTERVAL, bootstrap, mean
 from fastrl.utils.config import ConfigError, by_dotted_key, load_toml
-from fastrl.utils.files import read_json, to_json
+from fastrl.utils.files import to_json
 
 # Settings that columns of their own have.
 _OF_COLUMNS = ("kind", "env.id", "run.algo", "run.seed")
@@ -51,10 +51,7 @@ class FinishedRun:
             ConfigError: its settings cannot be read.
         """
         facts = RunFacts.read(path)
-        try:
-            summary = read_json(path / "summary.json")
-        except (OSError, ValueError):
-            summary = {}
+        summary = read_summary(path)
         evaluation = summary.get("evaluation")
         returns = evaluation.get("returns") if isinstance(evaluation, dict) else None
         return cls(

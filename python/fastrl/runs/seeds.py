@@ -20,20 +20,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from fastrl.runs.listing import RunInfo, read_run, score_in
-from fastrl.runs.metrics import brief, moments
+from fastrl.runs.listing import RunInfo, read_run, read_summary, score_in
+from fastrl.runs.metrics import brief, moments, spread
 from fastrl.utils import child_process
 from fastrl.utils.child_process import Child
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import (
-    MAX_LINE_BYTES,
-    DamagedFileError,
-    append_file,
-    read_json,
-    read_lines,
-    to_json,
-    write_atomically,
-)
+from fastrl.utils.files import MAX_LINE_BYTES, append_file, read_lines, to_json, write_atomically
 from fastrl.utils.tables import print_lines, show
 
 # Trains a run, see `train_seeds`.
@@ -104,10 +96,7 @@ class SeedRun:
 
     def score(self) -> float:
         """Score of the evaluation at the end; NaN without one."""
-        try:
-            return score_in(read_json(self.path / "summary.json"))
-        except (OSError, DamagedFileError):
-            return math.nan
+        return score_in(read_summary(self.path))
 
     def last_words(self) -> str:
         """The last line that the process printed."""
@@ -170,8 +159,8 @@ def table_of(runs: Sequence[SeedRun]) -> Table:
     table = Table(show_footer=True, caption=_counts(runs))
     table.add_column("seed", "mean ± deviation", justify="right", no_wrap=True)
     table.add_column("steps", justify="right", no_wrap=True)
-    table.add_column("last return", _spread(lasts), justify="right", no_wrap=True)
-    table.add_column("evaluation", _spread(scores), justify="right", no_wrap=True)
+    table.add_column("last return", spread(lasts, "deviation"), justify="right", no_wrap=True)
+    table.add_column("evaluation", spread(scores, "deviation"), justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for run, info, last, score in zip(runs, infos, lasts, scores, strict=True):
         steps = "-" if info is None else f"{info.steps:,}"
@@ -209,9 +198,3 @@ def summarise(runs: Sequence[SeedRun], path: Path, console: Console) -> None:
         "evaluation": moments(scores),
     }
     write_atomically(path / "seeds.json", to_json(tree, indent=2).encode())
-
-
-def _spread(values: Sequence[float]) -> str:
-    it = moments(values)
-    deviation = "" if math.isnan(it["deviation"]) else f" ± {brief(it['deviation'])}"
-    return brief(it["mean"]) + deviation

@@ -1,6 +1,7 @@
-"""Figures of a search: its history, its trials in parallel coordinates, what their settings matter."""
+"""Figures of a search: its history, its trials in parallel coordinates, what their settings matter, its population."""
 
 import importlib.util
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,12 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
+from fastrl.runs.metrics import mean_and_error
 from fastrl.tuning.phases import Candidate
+from fastrl.tuning.population import members, parent_of
 from fastrl.tuning.progress import brief_value, short_name
 from fastrl.tuning.space import Parameter, Space
+from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, best_first
 from fastrl.utils.files import save_figure
 
@@ -156,10 +160,8 @@ def importances(space: Space, trials: Sequence[Trial]) -> list[Importance]:
                 losses[repeat, column] = np.mean((forest.predict(shuffled) - true) ** 2) - error
     losses /= targets.var()
     found = [
-        Importance(
-            each.name, float(losses[:, i].mean()), float(losses[:, i].std(ddof=1) / math.sqrt(_REPEATS))
-        )
-        for i, each in enumerate(space.parameters)
+        Importance(each.name, *mean_and_error(loss))
+        for each, loss in zip(space.parameters, losses.T, strict=True)
     ]
     return sorted(found, key=lambda each: each.mean, reverse=True)
 
@@ -183,16 +185,64 @@ def draw_importances(found: Sequence[Importance], path: Path) -> None:
     save_figure(path, figure, dpi=150)
 
 
-def draw(
-    space: Space, trials: Sequence[Trial], candidates: Sequence[Candidate], directory: Path
-) -> list[Path]:
-    """Draws all figures that the trials suffice for; returns their files. Importances need scikit-learn."""
-    if not best_first(trials):
-        return []
-    files = [directory / "history.png", directory / "parallel.png"]
-    draw_history(trials, candidates, files[0])
-    draw_parallel(space, trials, files[1])
-    if importlib.util.find_spec("sklearn") and (found := importances(space, trials)):
-        files.append(directory / "importances.png")
-        draw_importances(found, files[-1])
+def population_figure(study: Study) -> Figure:
+    """Draws a panel of scores and one of each setting, over generations. A line leads from each part of a member to the
+    part that it continues from, so that copies of the best are seen to branch off.
+
+    Args:
+        study: of method "pbt", with at least one generation that has ended.
+    """
+    counted = itertools.takewhile(bool, (members(study, generation) for generation in itertools.count()))
+    generations = [trials for trials in counted if all(trial.result is not None for trial in trials)]
+    parameters = study.space.parameters
+    panels = 1 + len(parameters)
+    figure = Figure(figsize=(7, 2.2 * panels), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(panels, 1, sharex=True))
+    names = ["score", *(short_name(parameter.name) for parameter in parameters)]
+    for name, panel, parameter in zip(names, axes, (None, *parameters), strict=True):
+        values = [
+            [
+                trial.score if parameter is None else parameter.share(trial.point[parameter.name])
+                for trial in trials
+            ]
+            for trials in generations
+        ]
+        for generation, row in enumerate(values):
+            for member, value in enumerate(row):
+                if generation:
+                    parent = parent_of(study, generation, member)
+                    copied = parent != member
+                    panel.plot(
+                        [generation - 1, generation],
+                        [values[generation - 1][parent], value],
+                        color=f"C{parent % 10}",
+                        linewidth=1,
+                        linestyle="--" if copied else "-",
+                    )
+                panel.plot(generation, value, "o", color=f"C{member % 10}", markersize=3)
+        panel.set_ylabel(name)
+        if parameter is not None:
+            panel.set_ylim(-0.05, 1.05)
+            panel.set_yticks([0, 1], [brief_value(parameter.at(share)) for share in (0, 1)])
+        panel.grid(alpha=0.3)
+    axes[-1].set_xlabel("generation (dashed: copied from another member)")
+    axes[-1].set_xticks(range(len(generations)))
+    return figure
+
+
+def draw(study: Study, candidates: Sequence[Candidate]) -> list[Path]:
+    """Draws all figures that the trials of a search suffice for; returns their files. Importances need
+    scikit-learn."""
+    space, trials, directory = study.space, study.of_search(), study.directory
+    files = []
+    if best_first(trials):
+        files += [directory / "history.png", directory / "parallel.png"]
+        draw_history(trials, candidates, files[0])
+        draw_parallel(space, trials, files[1])
+        if importlib.util.find_spec("sklearn") and (found := importances(space, trials)):
+            files.append(directory / "importances.png")
+            draw_importances(found, files[-1])
+    if study.config.method == "pbt":
+        files.append(directory / "population.png")
+        save_figure(files[-1], population_figure(study), dpi=150)
     return files

@@ -6,7 +6,6 @@ left out: what it said about a run is in the run's own directory.
 
 import fcntl
 import os
-import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +13,11 @@ from typing import Any
 
 from fastrl.utils.closing import Closing
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import parse_json, to_json
+from fastrl.utils.files import append_file, parse_json, to_json
 
 NAME = "journal.jsonl"
 # What stands before a line's checksum, of the text before it.
 _SUM = ', "crc": "'
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Record = dict[str, Any]
 
@@ -39,7 +37,8 @@ class Journal(Closing):
         damaged: numbers of the lines that were left out, from 1 on.
 
     Raises:
-        JournalError: another process has it, or it cannot be opened.
+        JournalError: another process has it.
+        OSError, DamagedFileError: it cannot be opened.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -51,14 +50,11 @@ class Journal(Closing):
             os.close(self._lock)
             raise JournalError(f"{directory} is in use: another process is searching there") from None
         try:
-            self._file = os.open(self.path, _FLAGS, 0o666)
-        except OSError as error:
+            self._file = append_file(self.path)
+        except BaseException:
             os.close(self._lock)
-            raise JournalError(f"cannot open {self.path}: {error.strerror}") from None
+            raise
         self.records, self.damaged = list[Record](), list[int]()
-        if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            self.close()
-            raise JournalError(f"{self.path} is no regular file")
         data = self.path.read_bytes()
         for number, line in enumerate(data.splitlines(keepends=True), 1):
             record = parse(line)
@@ -68,7 +64,7 @@ class Journal(Closing):
                 self.records.append(record)
         if data and not data.endswith(b"\n"):
             # The next line starts on a line of its own.
-            os.ftruncate(self._file, data.rfind(b"\n") + 1)
+            self._file.truncate(data.rfind(b"\n") + 1)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes a record; it is on disk when this returns.
@@ -76,21 +72,21 @@ class Journal(Closing):
         Raises:
             OSError: it cannot, as on a full disk; the journal is as it was.
         """
-        line = dump(record)
-        size = os.fstat(self._file).st_size
+        line, file = dump(record), self._file.fileno()
+        size = os.fstat(file).st_size
         try:
             # A disk that fills up takes a part of a line, then refuses.
             while line:
-                line = line[os.write(self._file, line) :]
-            os.fsync(self._file)
+                line = line[os.write(file, line) :]
+            os.fsync(file)
         except OSError as error:
-            os.ftruncate(self._file, size)
+            os.ftruncate(file, size)
             error.filename = str(self.path)
             raise
         self.records.append(dict(record))
 
     def close(self) -> None:
-        os.close(self._file)
+        self._file.close()
         os.close(self._lock)
 
 

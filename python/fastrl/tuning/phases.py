@@ -37,7 +37,7 @@ class SearchPhase(Phase):
         number = len(started)
         if number >= self.total:
             return None
-        point = self._sampler.propose(number, started)
+        point = self._sampler(number, started)
         return Trial(f"trial-{number:04d}", number, point, seed_of(self.study.seed, SEARCH, number))
 
     def should_stop(self, trial: Trial, evaluations: Sequence[Evaluated]) -> bool:

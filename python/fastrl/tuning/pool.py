@@ -32,7 +32,7 @@ class Answer:
 
     Attributes:
         trial: that it had.
-        status: "complete", "interrupted", or "killed": the process has died.
+        status: "complete", "interrupted", "failed", or "killed": the process has died.
         error: why it failed; empty: it has not.
         disk_full: that is why.
         score: of an evaluation.
@@ -115,14 +115,6 @@ class ProcessPool(Closing):
     def running(self) -> list[Trial]:
         return [worker.trial for worker in self._workers if worker.trial is not None]
 
-    def busy(self) -> list[int]:
-        """The process ids of the workers that have a trial."""
-        return [
-            worker.process.pid
-            for worker in list(self._workers)
-            if worker.trial is not None and worker.process.is_alive()
-        ]
-
     def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
         idle = [worker for worker in self._workers if worker.trial is None]
         worker = idle[0] if idle else self._new()
@@ -147,12 +139,11 @@ class ProcessPool(Closing):
             over = self._limit is not None and worker.trial is not None and now - worker.began > self._limit
             if over or (worker.kill_at is not None and now > worker.kill_at):
                 worker.process.kill()
-                answer = self._end(worker)
-                if answer is not None and over:
-                    answer = dataclasses.replace(
-                        answer, status="failed", error=f"it took more than {self._limit:g} s"
-                    )
-                found += [] if answer is None else [answer]
+                answers = self._end(worker)
+                if over:
+                    why = f"it took more than {self._limit:g} s"
+                    answers = [dataclasses.replace(each, status="failed", error=why) for each in answers]
+                found += answers
         return found
 
     def _new(self) -> _Worker:
@@ -166,30 +157,18 @@ class ProcessPool(Closing):
     def _read(self, worker: _Worker) -> list[Answer]:
         data = os.read(worker.process.stdout.fileno(), 1 << 16)
         if not data:
-            answer = self._end(worker)
-            return [] if answer is None else [answer]
+            return self._end(worker)
         *lines, worker.buffer = (worker.buffer + data).split(b"\n")
         found = []
         for line in lines:
-            tree = json.loads(line)
             assert worker.trial is not None, "an answer follows a job"
-            status = "failed" if "error" in tree else tree["status"]
-            found.append(
-                Answer(
-                    worker.trial,
-                    status,
-                    tree.get("error", ""),
-                    tree.get("disk_full", False),
-                    tree.get("score"),
-                    time.monotonic() - worker.began,
-                )
-            )
+            found.append(Answer(worker.trial, **json.loads(line), seconds=time.monotonic() - worker.began))
             worker.trial, worker.kill_at, worker.done = None, None, True
             self._start_failures = 0
         return found
 
-    def _end(self, worker: _Worker) -> Answer | None:
-        """Removes a worker that has died; returns the answer of the trial that it had."""
+    def _end(self, worker: _Worker) -> list[Answer]:
+        """Removes a worker that has died; returns the answer of the trial that it had, if any."""
         self._workers.remove(worker)
         self._selector.unregister(worker.process.stdout)
         for pipe in (worker.process.stdin, worker.process.stdout):
@@ -201,8 +180,8 @@ class ProcessPool(Closing):
             if self._start_failures >= MAX_START_FAILURES:
                 raise TuneError(f"worker processes end as soon as they start, see {self._log.name}")
         if worker.trial is None:
-            return None
-        return Answer(worker.trial, "killed", seconds=time.monotonic() - worker.began)
+            return []
+        return [Answer(worker.trial, "killed", seconds=time.monotonic() - worker.began)]
 
     def close(self, grace: float = GRACE_S) -> None:
         """Ends all workers; trials that run save a checkpoint first."""

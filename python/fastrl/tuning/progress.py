@@ -2,20 +2,19 @@
 
 import math
 import time
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 
-from fastrl.runs.metrics import brief, duration, moments
+from fastrl.runs.metrics import brief, duration
 from fastrl.tuning.pool import Pool
 from fastrl.tuning.runner import Phase
 from fastrl.tuning.space import Point
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, best_first, read_evaluations
+from fastrl.utils.closing import Closing
 from fastrl.utils.output import shows_bars
 from fastrl.utils.tables import print_lines
 
@@ -23,7 +22,7 @@ from fastrl.utils.tables import print_lines
 _BEST, _INTERVAL = 5, 0.5
 
 
-class ProgressTable:
+class ProgressTable(Closing):
     """Shows how far a search is.
 
     Args:
@@ -36,19 +35,14 @@ class ProgressTable:
         self._live = (
             Live(console=console, transient=True, auto_refresh=False) if shows_bars(console) else None
         )
+        if self._live is not None:
+            self._live.start()
         self._told = {trial.name for trial in study.trials.values() if trial.result is not None}
         self._began = time.monotonic()
         self._ended_before = len(self._told)
         self._shown_at = -math.inf
 
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._live is not None:
             self._live.stop()
 
@@ -132,12 +126,3 @@ def brief_point(point: Point) -> str:
 def short_name(name: str) -> str:
     """The name of a parameter without its table."""
     return name.partition(".")[2]
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and standard error."""
-    if not values:
-        return "-"
-    found = moments(values)
-    mean, error = brief(found["mean"]), found["standard_error"]
-    return mean if math.isnan(error) else f"{mean} ± {brief(error)}"

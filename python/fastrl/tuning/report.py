@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fastrl.runs.metrics import brief, duration
+from fastrl.runs.metrics import brief, duration, spread
 from fastrl.tuning.phases import Candidate, front
 from fastrl.tuning.population import lineage_values
-from fastrl.tuning.progress import brief_point, brief_value, spread
+from fastrl.tuning.progress import brief_point, brief_value
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, best_first
 from fastrl.utils.config import Values, leaves, to_plain
@@ -244,8 +244,5 @@ def _markdown(facts: Sequence[str], tables: Sequence[Table]) -> str:
 def chosen_of(candidates: Sequence[Candidate], trials: Sequence[Trial]) -> Trial | None:
     """The trial that a search ends with: the confirmed one with the best mean less its standard error; without a
     confirmation the best of the search."""
-    for each in candidates:
-        if not math.isnan(each.bound):
-            return each.trial
-    best = best_first(trials)
-    return best[0] if best else None
+    confirmed = [each.trial for each in candidates if not math.isnan(each.bound)]
+    return next(iter(confirmed or best_first(trials)), None)

@@ -6,8 +6,7 @@ resumed proposes what it would have proposed.
 
 import math
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,38 +19,15 @@ from fastrl.tuning.trial import SAMPLING, Trial, TuneError, seed_of
 _FIRST, _FIRST_SHARE = 10, 0.25
 
 
-class Sampler(ABC):
-    """Proposes points of a space.
+# Proposes the point of a trial, from its number and the others that were started, by number.
+Sampler = Callable[[int, Sequence[Trial]], Point]
+
+
+class OptunaSampler:
+    """A `Sampler` that proposes what one of Optuna does, whose study is made anew from the trials each time.
 
     Args:
-        space: of the search.
-        seed: of the search.
-    """
-
-    def __init__(self, space: Space, seed: int) -> None:
-        self.space, self.seed = space, seed
-
-    @abstractmethod
-    def propose(self, number: int, trials: Sequence[Trial]) -> Point:
-        """The point of a trial.
-
-        Args:
-            number: of the trial.
-            trials: the others that were started, by number.
-        """
-
-
-class RandomSampler(Sampler):
-    """Draws each point by itself."""
-
-    def propose(self, number: int, trials: Sequence[Trial]) -> Point:
-        return self.space.draw(np.random.default_rng(seed_of(self.seed, SAMPLING, number)))
-
-
-class OptunaSampler(Sampler):
-    """Proposes what a sampler of Optuna does, whose study is made anew from the trials each time.
-
-    Args:
+        space, seed: of the search.
         method: "tpe" or "gp".
         both: trials are better by score and by seconds, not by score alone.
         first: trials that are drawn at random.
@@ -61,7 +37,7 @@ class OptunaSampler(Sampler):
     """
 
     def __init__(self, space: Space, seed: int, method: str, first: int, *, both: bool = False) -> None:
-        super().__init__(space, seed)
+        self.space, self.seed = space, seed
         try:
             import optuna
         except ImportError:
@@ -72,7 +48,7 @@ class OptunaSampler(Sampler):
         self._optuna, self._method, self._first, self._both = optuna, method, first, both
         self._distributions = {each.name: _distribution(optuna, each) for each in space.parameters}
 
-    def propose(self, number: int, trials: Sequence[Trial]) -> Point:
+    def __call__(self, number: int, trials: Sequence[Trial]) -> Point:
         optuna, seed = self._optuna, seed_of(self.seed, SAMPLING, number)
         if self._method == "tpe":
             sampler = optuna.samplers.TPESampler(n_startup_trials=self._first, seed=seed)
@@ -113,7 +89,7 @@ def make_sampler(config: TuneConfig, space: Space, seed: int) -> Sampler:
     if config.method in ("tpe", "gp"):
         first = max(min(_FIRST, math.ceil(_FIRST_SHARE * config.trials)), 1)
         return OptunaSampler(space, seed, config.method, first, both=config.objective != "score")
-    return RandomSampler(space, seed)
+    return lambda number, _: space.draw(np.random.default_rng(seed_of(seed, SAMPLING, number)))
 
 
 def _distribution(optuna: Any, parameter: Parameter) -> Any:

@@ -100,17 +100,17 @@ class Study(Closing):
                 f"{self.journal.path} names a trial {name!r}, which is no name of a run directory"
             )
         if name not in self.trials:
-            point = self._point_from(record["point"])
+            # Lists of JSON are tuples in a space.
+            point = {
+                key: tuple(value) if isinstance(value, list) else value
+                for key, value in record["point"].items()
+            }
             self.trials[name] = Trial(name, int(record["number"]), point, int(record["seed"]))
         trial = self.trials[name]
         if record["event"] == "killed":
             trial.kills += 1
         elif record["event"] == "ended":
             trial.result = Result.from_tree(record["result"])
-
-    def _point_from(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """A point as JSON had it; lists are tuples in a space."""
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in tree.items()}
 
     def _record(self, event: str, trial: Trial, **more: Any) -> None:
         self.journal.append(

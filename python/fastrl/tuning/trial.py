@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple
 from safetensors import SafetensorError, safe_open
 
 from fastrl.runs.facts import RunFacts
-from fastrl.runs.listing import score_in
+from fastrl.runs.listing import read_summary, score_in
 from fastrl.runs.row import STEPS
 from fastrl.tuning.space import Point
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import DamagedFileError, open_file, parse_json, read_json, read_lines
+from fastrl.utils.files import DamagedFileError, open_file, parse_json, read_lines
 from fastrl.utils.seeding import stream
 
 # Metrics of evaluations: the score, and the point of the run, see ``run.eval_points``.
@@ -133,13 +133,9 @@ def _on_the_way(trial: Trial) -> float:
 
 def read_result(run: Path) -> Result | None:
     """The result of a complete run, from its directory; None if it is not complete."""
-    try:
-        summary = read_json(run / "summary.json")
-    except (OSError, ValueError):
-        return None
-    facts = RunFacts.read(run)
+    summary, facts = read_summary(run), RunFacts.read(run)
     # The summary is written before the last evaluation, too.
-    if facts is None or facts.state != "complete":
+    if not summary or facts is None or facts.state != "complete":
         return None
     evaluations = read_evaluations(run / "metrics.jsonl")
     score = score_in(summary)

@@ -22,7 +22,6 @@ from fastrl.tuning.population import (
     check_population,
     population_space,
 )
-from fastrl.tuning.population_figure import population_figure
 from fastrl.tuning.progress import ProgressTable
 from fastrl.tuning.ray_pool import RayPool
 from fastrl.tuning.report import Tuned
@@ -33,7 +32,6 @@ from fastrl.tuning.space import Space, read_space, space_of
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import TuneError
 from fastrl.utils.config import ConfigError, build, by_keyword, leaves, load_toml
-from fastrl.utils.files import save_figure
 from fastrl.utils.interrupts import StopSignals
 from fastrl.utils.output import plain_console
 from fastrl.utils.tables import print_lines
@@ -212,11 +210,7 @@ def finish(found: Tuned, console: Console) -> Tuned:
     study = found.study
     report.write(found, console)
     try:
-        files = draw(study.space, study.of_search(), found.confirmed, study.directory)
-        if study.config.method == "pbt":
-            files.append(study.directory / "population.png")
-            save_figure(files[-1], population_figure(study), dpi=150)
-        if files:
+        if files := draw(study, found.confirmed):
             print_lines(console, "", f"Figures: {', '.join(map(str, files))}")
             if not importlib.util.find_spec("sklearn"):
                 print_lines(console, "Importances of settings need scikit-learn: pip install 'fastrl[tune]'")

@@ -45,7 +45,7 @@ def do(job: Mapping[str, Any], log: TextIO) -> dict[str, Any]:
     """Does a job: trains a run or scores its policy.
 
     Returns:
-        ``status``, of a run's summary, or ``error``, one line, with ``disk_full`` if that is why; and the ``score``.
+        Attributes of a `fastrl.tuning.pool.Answer`; its status is that of the run's summary, or "failed".
     """
     try:
         if "episodes" in job:
@@ -63,7 +63,11 @@ def do(job: Mapping[str, Any], log: TextIO) -> dict[str, Any]:
         if not isinstance(error, UserError | CollectError | FloatingPointError | OSError | MemoryError):
             traceback.print_exc(file=log)
         line = " ".join(str(error).split()) or type(error).__name__
-        return {"error": line[:500], "disk_full": isinstance(error, OSError) and error.errno in (28, 122)}
+        return {
+            "status": "failed",
+            "error": line[:500],
+            "disk_full": isinstance(error, OSError) and error.errno in (28, 122),
+        }
 
 
 def train(job: Mapping[str, Any], log: TextIO) -> str:

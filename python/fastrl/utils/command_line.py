@@ -79,9 +79,8 @@ class ArgumentParser(argparse.ArgumentParser):
             found = likely(_normal(option), known)
             if other := other_setting(_normal(option), {name.rpartition(".")[2] for name in known}):
                 self.error(f"unknown option {option}; {other}")
-            hint = (
-                f"{self._help_option} lists all options" if found is None else f"did you mean {known[found]}?"
-            )
+            lists = f"{'--help-all' if self._common else '--help'} lists all options"
+            hint = lists if found is None else f"did you mean {known[found]}?"
             self.error(f"unknown option {option}; {hint}")
         name = known[_normal(option)]
         if equals and isinstance(self._option_string_actions[name], _Switch):
@@ -92,10 +91,6 @@ class ArgumentParser(argparse.ArgumentParser):
         names = self._option_string_actions[option].option_strings
         on = option if f"--no-{option[2:]}" in names else f"--{option.removeprefix('--no-')}"
         self.error(f"{option} takes no value, got {value!r}: give {on} or --no-{on[2:]}")
-
-    @property
-    def _help_option(self) -> str:
-        return "--help-all" if self._common else "--help"
 
 
 def add_options(

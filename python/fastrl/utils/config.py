@@ -4,7 +4,7 @@ A configuration is a section whose fields are sections. Its leaves have dotted k
 ``ppo.learning_rate``, the same in TOML files (``[ppo]``, then ``learning_rate = 0.001``), in presets and on
 the command line (``--ppo.learning-rate 0.001``). Layers of values go on top of each other::
 
-    config = build(TrainConfig, read_toml(TrainConfig, path), read_arguments(TrainConfig, arguments))
+    config = build(TrainConfig, check(TrainConfig, load_toml(path), path), read_arguments(TrainConfig, arguments))
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import functools
 import json
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import (
@@ -48,6 +48,9 @@ T = TypeVar("T")
 Values = dict[str, Any]
 
 _RULES = ConfigDict(defer_build=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+# What help texts call values, by their type.
+METAVARS: dict[Any, str] = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 # Files of settings have a few thousand bytes; a device such as /dev/zero never ends.
 MAX_TOML_BYTES = 1 << 20
@@ -312,7 +315,8 @@ def check(config_type: type, tree: Mapping[str, Any], source: str) -> Values:
     """
     known, tables = leaves(config_type), sections(config_type)
     values: Values = {}
-    for key, value in _flattened(tree, set(tables)):
+    # An unknown table is reported by its own name, not by that of a key in it.
+    for key, value in by_dotted_key(tree, tables):
         if key in tables:
             raise ConfigError(f"{source}: {key} should be a table of settings, got {brief(value)}")
         if key not in known:
@@ -397,15 +401,6 @@ def _as_file_value(value: Any, leaf: Leaf) -> Any:
     return value
 
 
-def read_toml(config_type: type, path: str | Path) -> Values:
-    """Reads and checks the values of a TOML file.
-
-    Raises:
-        ConfigError: the file cannot be read, is not TOML, or has an unknown key or an ill-typed value.
-    """
-    return check(config_type, load_toml(path), str(path))
-
-
 def load_toml(path: str | Path) -> dict[str, Any]:
     """The nested values of a TOML file of at most `MAX_TOML_BYTES`.
 
@@ -465,13 +460,13 @@ def build(config_type: type[T], *layers: Values) -> T:
 
 def without_effect(settings: Any) -> dict[str, str]:
     """The settings that do nothing because others are given, see `NotBeside`: these by those, dotted keys."""
+    known = leaves(type(settings))
     others = {
         key: f"{key.rpartition('.')[0]}.{mark.other}"
-        for key, leaf in leaves(type(settings)).items()
+        for key, leaf in known.items()
         for mark in leaf.marks
         if isinstance(mark, NotBeside)
     }
-    known = leaves(type(settings))
     return {
         key: other
         for key, other in others.items()
@@ -533,7 +528,7 @@ def to_tree(config: Any) -> dict[str, Any]:
 
 
 def to_toml(config: Any, comments: Mapping[str, str] | None = None) -> str:
-    """The complete configuration as a TOML document, from which `read_toml` reads the same values.
+    """The complete configuration as a TOML document, from which `load_toml` and `check` read the same values.
 
     Args:
         comments: lines that stand above settings, by dotted key.
@@ -575,21 +570,18 @@ def _metadata(hint: Any) -> tuple[Any, ...]:
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
-def by_dotted_key(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """The values of nested tables, by dotted key."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from by_dotted_key(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+def by_dotted_key(
+    tree: Mapping[str, Any], tables: Container[str] | None = None, prefix: str = ""
+) -> Iterable[tuple[str, Any]]:
+    """The values of nested tables, by dotted key.
 
-
-def _flattened(tree: Mapping[str, Any], tables: set[str], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    Args:
+        tables: keys of the tables whose values are meant, others are values themselves; None: of all tables.
+    """
     for name, value in tree.items():
-        key = prefix + name
-        # An unknown table is reported by its own name, not by that of a key in it.
-        if isinstance(value, Mapping) and key in tables:
-            yield from _flattened(value, tables, key + ".")
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and (tables is None or key in tables):
+            yield from by_dotted_key(value, tables, f"{key}.")
         else:
             yield key, value
 
@@ -612,8 +604,7 @@ def _metavar(member: Any) -> str:
     if get_origin(member) is tuple:
         item = _metavar(_members(get_args(member)[0])[0])
         return f"{item},{item},..."
-    names = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
-    return names.get(member, str(member))
+    return METAVARS.get(member, str(member))
 
 
 def _is_whole(text: str) -> bool:

@@ -8,9 +8,9 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from fastrl.utils.closing import Closing
 from fastrl.utils.output import plain_console, shows_bars
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _QUIET = {"-h", "--help", "--json", "--print-config"}
 
 
-class Progress:
+class Progress(Closing):
     """Progress of one task, as a context manager.
 
     On a terminal it is a bar, which is removed at the end, in notebooks one that stays; elsewhere it is a line every
@@ -34,6 +34,9 @@ class Progress:
         total: amount of work, in any unit; None: unknown.
         console: the console to print on; None: stderr.
         interval: seconds between lines, and before the first, where there is no terminal.
+
+    Attributes:
+        done: amount of work that is done.
     """
 
     def __init__(
@@ -42,7 +45,7 @@ class Progress:
         self._console = console or plain_console(stderr=True)
         self._description = task
         self._total = total
-        self._done = 0.0
+        self.done = 0.0
         self._interval = interval
         self._printed_at = time.monotonic()
         self._bar: Bar | None = None
@@ -77,15 +80,9 @@ class Progress:
                 expand=True,
             )
             self._task = self._bar.add_task(task, total=total)
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
             self._bar.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
         if self._notebook is not None:
@@ -98,10 +95,10 @@ class Progress:
 
     def advance(self, amount: float = 1) -> None:
         """Adds an amount of work that is done."""
-        self._done += amount
-        share = math.nan if not self._total else self._done / self._total
+        self.done += amount
+        share = math.nan if not self._total else self.done / self._total
         if self._bar is not None:
-            self._bar.update(self._task, description=self._description, completed=self._done)
+            self._bar.update(self._task, description=self._description, completed=self.done)
         elif self._notebook is not None:
             self._notebook.show(share, "", self._description)
         elif time.monotonic() - self._printed_at >= self._interval:

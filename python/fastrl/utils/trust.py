@@ -12,7 +12,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from fastrl.utils.config import Values, check, leaves, values_of
 from fastrl.utils.env_options import parse_options
@@ -91,17 +91,8 @@ def imports_network(path: str | None, values: Values) -> str:
     return "" if path is None else f"import {_shown(repr(path))}"
 
 
-def passes_import_paths(options: tuple[str, ...], values: Values) -> str:
-    """The effect of an environment's options: some environments make another one, whose id is an option."""
-    return _passed_path(options, "the environment")
-
-
-def passes_import_paths_on(options: tuple[str, ...], values: Values) -> str:
-    """The effect of a network's options: it may import what an option names."""
-    return _passed_path(options, "the network")
-
-
-def _passed_path(options: tuple[str, ...], receiver: str) -> str:
+def passes_import_paths(options: tuple[str, ...], values: Values, receiver: str = "the environment") -> str:
+    """The effect of the options of an environment or a network: it may import, or make, what an option names."""
     for text in _texts(parse_options(options)):
         if _IMPORT_PATH.fullmatch(text):
             return f"pass {_shown(repr(text))} to {receiver}, which may import it"
@@ -122,7 +113,7 @@ def reaches(config_type: type, values: Values) -> dict[str, str]:
     """The effects beyond their run that ``values`` have, by dotted key."""
     found: dict[str, str] = {}
     for key, leaf in leaves(config_type).items():
-        for mark in get_args(leaf.type)[1:]:
+        for mark in leaf.marks:
             if isinstance(mark, Reach) and key in values and (effect := mark.effect(values[key], values)):
                 found[key] = effect
     return found
