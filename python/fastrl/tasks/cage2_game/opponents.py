@@ -234,7 +234,7 @@ def _of_game(
             choices=np.array(choices, np.int64),
             action_masks=table["action_masks"],
             # As `exploit` measures them: a defender plays as it is scored, an attacker as it has learned to.
-            deterministic=agent == _BLUE,
+            deterministic=agent == BLUE,
         )
 
 
