@@ -81,7 +81,8 @@ class RandomExpert:
 
     def act(self, rows: Rows) -> NDArray[Any]:
         chosen = np.zeros((len(rows.obs), *self._shape), self._dtype)
-        acting, where = (rows, slice(None)) if rows.alive is None else (rows.of(rows.alive), rows.alive)
+        if rows.alive is not None:
+            chosen[rows.alive] = self.act(rows.of(rows.alive)._replace(alive=None))
+            return chosen
         # Other numbers than those of noise, which may be added.
-        chosen[where] = self._noise.add(chosen[where], ~acting.streams, acting.steps, acting.masks)
-        return chosen
+        return self._noise.add(chosen, ~rows.streams, rows.steps, rows.masks)

@@ -92,7 +92,11 @@ def export_minari(
         data.mkdir(parents=True)
         with EpisodeFile(data / "main_data.hdf5") as file:
             for shard, start, steps, seed in _episodes(demos):
-                _write_episode(file, shard, start, steps, seed)
+                columns = [
+                    (_path(each), shard.values(each.name)[start : start + steps + each.has_last])
+                    for each in shard.columns.values()
+                ]
+                file.write(steps, seed, columns)
                 advance(1)
         size = sum(each.stat().st_size for each in data.iterdir())
         metadata = {
@@ -119,15 +123,6 @@ def _episodes(demos: EpisodeDataset) -> Iterator[tuple[Shard, int, int, int | No
             seed = int(demos.seeds[index])
             yield shard, start, int(demos.lengths[index]), None if seed == NO_SEED else seed
             index += 1
-
-
-def _write_episode(file: EpisodeFile, shard: Shard, start: int, steps: int, seed: int | None) -> None:
-    columns = shard.columns.values()
-    file.write(
-        steps,
-        seed,
-        [(_path(each), shard.values(each.name)[start : start + steps + each.has_last]) for each in columns],
-    )
 
 
 def _path(column: Column) -> tuple[str, ...]:

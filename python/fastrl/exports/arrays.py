@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fastrl.envs.rows import ActionRows
-from fastrl.exports.graph import AgentGraph, ExportError
+from fastrl.exports.graph import AgentGraph, ExportError, PolicyGraph
 from fastrl.networks.action_space import Actions
 from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.normalization import RunningNorm
@@ -50,7 +50,7 @@ class ArrayPolicy:
         with atomic_file(path) as file:
             np.savez(file, **self.arrays)  # type: ignore[arg-type] # for the arrays have other names than its settings
 
-    def player(self, path: Path, graph: AgentGraph) -> "ArrayPlayer":
+    def player(self, path: Path, graph: PolicyGraph) -> "ArrayPlayer":
         """The result of the code with the arrays of a file, as a policy."""
         names: dict[str, Any] = {}
         exec(self.code_for(path), names)
@@ -69,7 +69,7 @@ class ArrayPlayer:
         graph: gives the outputs by which comparisons know ties.
     """
 
-    def __init__(self, act: Callable[[NDArray[Any]], NDArray[Any]], graph: AgentGraph) -> None:
+    def __init__(self, act: Callable[[NDArray[Any]], NDArray[Any]], graph: PolicyGraph) -> None:
         self.metadata: dict[str, Any] = {"states": []}
         self._state = None
         self._act, self._graph = act, graph

@@ -264,7 +264,9 @@ def in_team_episodes(
     def act(obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
         states = state or (None, None)
         if isinstance(team, _NamedTeam):
-            named = _named_masks(obs, info) if has_masks else None
+            named = None
+            if has_masks:
+                named = {agent: np.asarray(mask_of(agent, obs, info), np.bool_) for agent in obs}
             return _add_team(found, model, policy, obs, None, states, named)
         model_state, policy_state = states
         if model_state is not None and policy_state is not None:
@@ -307,11 +309,6 @@ class _NamedTeam:
     def mean_return(self) -> float:
         """Mean return of the agents that acted, see `TeamEnv`."""
         return float(np.mean(list(self._returns.values())))
-
-
-def _named_masks(obs: Mapping[Any, Any], infos: Any) -> dict[Any, NDArray[np.bool_]]:
-    """The action masks of agents with names."""
-    return {agent: np.asarray(mask_of(agent, obs, infos), np.bool_) for agent in obs}
 
 
 def _masks_of(env: Any, info: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from fastrl import runtime
 from fastrl._native._rust import __version__
 from fastrl.envs.rows import space_state
 from fastrl.exports import quantize as quantization
-from fastrl.exports.arrays import array_policy
+from fastrl.exports.arrays import ArrayPolicy, array_policy
 from fastrl.exports.compare import Comparison, in_episodes, in_team_episodes, on_samples
 from fastrl.exports.graph import AgentGraph, ExportError, PolicyGraph, TeamGraph
 from fastrl.exports.onnx_file import require_onnx, write_onnx
@@ -71,14 +71,18 @@ def export(
         require_onnx()
     model = run_or_model if isinstance(run_or_model, Model) else load(run_or_model, trust=trust, env=env)
     graph, space, spaces = graph_of(model)
-    if path.suffix == ".npz":
-        return _export_arrays(model, graph, space, path, episodes if check else 0, seed)
+    arrays = _arrays_of(model, graph) if path.suffix == ".npz" else None
     if quantize and isinstance(graph, TeamGraph):
         raise ExportError("int8 is for policies of one agent")
-    trial, small = (path.with_name(f".{path.stem}.{name}.onnx") for name in ("trial", "int8"))
+    trial, small = (path.with_name(f".{path.stem}.{name}{path.suffix}") for name in ("trial", "int8"))
+    policy: Any
     try:
-        write_onnx(graph, {**_facts(model), **spaces}, trial)
-        policy = runtime.load(trial, seed=seed)
+        if arrays is not None:
+            arrays.save(trial)
+            policy = arrays.player(trial, graph)
+        else:
+            write_onnx(graph, {**_facts(model), **spaces}, trial)
+            policy = runtime.load(trial, seed=seed)
         found = on_samples(model, policy, space, _SAMPLES, seed=seed)
         if check and not found.different:
             compare = in_team_episodes if isinstance(graph, TeamGraph) else in_episodes
@@ -94,32 +98,18 @@ def export(
     finally:
         trial.unlink(missing_ok=True)
         small.unlink(missing_ok=True)
+    if arrays is not None:
+        found.code = arrays.code_for(path)
     return found
 
 
-def _export_arrays(
-    model: Model, graph: PolicyGraph, space: Any, path: Path, episodes: int, seed: int
-) -> Comparison:
+def _arrays_of(model: Model, graph: PolicyGraph) -> ArrayPolicy:
     if not isinstance(graph, AgentGraph):
         raise ExportError("plain numpy is for policies of one agent: export to .onnx")
     if model.task.has_action_masks(model.stage_settings):
         raise ExportError("plain numpy knows no action masks: export to .onnx")
     assert isinstance(model.policy, Policy), "a graph of one agent"
-    policy = array_policy(graph, model.policy)
-    trial = path.with_name(f".{path.stem}.new.npz")
-    try:
-        policy.save(trial)
-        player = policy.player(trial, graph)
-        found = on_samples(model, player, space, _SAMPLES, seed=seed)
-        if episodes and not found.different:
-            found = in_episodes(model, model.task, model.play_settings, player, episodes, seed=seed)
-        if found.different:
-            raise ExportError(f"{path} was not written, for the export acts in another way: {found}")
-        trial.replace(path)
-    finally:
-        trial.unlink(missing_ok=True)
-    found.code = policy.code_for(path)
-    return found
+    return array_policy(graph, model.policy)
 
 
 def graph_of(model: Model) -> tuple[PolicyGraph, Any, dict[str, Any]]:
