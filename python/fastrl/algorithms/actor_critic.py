@@ -4,7 +4,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,21 +44,14 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
     learns_from = "rollouts"
     config: ActorCriticConfig
 
-    def __init__(
-        self,
-        config: ActorCriticConfig,
-        problem: Problem,
-        *,
-        precision: Literal["fp32", "bf16", "fp16"] = "fp32",
-        compiled: bool = False,
-    ) -> None:
+    def __init__(self, config: ActorCriticConfig, problem: Problem) -> None:
         self.config = config
         if self.burn_in >= config.num_steps:
             raise ValueError(
                 f"burn_in should be less than num_steps, {config.num_steps}, got {self.burn_in}: nothing would be left"
                 " to learn from"
             )
-        super().__init__(config, problem, precision=precision, compiled=compiled)
+        super().__init__(config, problem)
         if self.action_masks and self.actions.is_box:
             raise ValueError("action masks are for discrete actions: set action_masks to false")
         self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
@@ -137,9 +130,13 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
             return torch.cat([network(chunk.to(self.device)).float() for chunk in chunks]).cpu()
 
     @property
+    def max_staleness(self) -> int:
+        return getattr(self.config, "max_staleness", 0)
+
+    @property
     def burn_in(self) -> int:
         """Steps at the start of fragments that bring a network's memory up to date, and are not learned from."""
-        return 0
+        return getattr(self.config, "burn_in", 0)
 
     def _scheduled(self, start: float | str, end: float | None) -> float:
         """The value of a schedule that ends with the run, for the present rollout."""

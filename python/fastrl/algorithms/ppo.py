@@ -139,7 +139,7 @@ class PPO(PPODeclaration, ActorCriticLearner):
     takes_shards = True
 
     def __init__(self, config: PPOConfig, problem: Problem) -> None:
-        super().__init__(config, problem, precision=config.precision, compiled=config.compile)
+        super().__init__(config, problem)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
         self.compiled_update, self._why_not_compiled = CompiledUpdate.of(self, PPO, self._optimizer)
@@ -167,10 +167,6 @@ class PPO(PPODeclaration, ActorCriticLearner):
         # before the update, float32 [T * N]. Then the parameters of the policy before the update.
         self._lags: Tensor | None = None
         self._before = self._parameters.data
-
-    @property
-    def actor_inputs(self) -> int:
-        return self.config.actor_inputs
 
     def load_rollout(
         self, fragments: Sequence[Fragment], watch: Stopwatch, *, correct_off_policy: bool = False
