@@ -1,7 +1,7 @@
 """Proximal policy optimisation with a clipped objective (Schulman et al., 2017, arXiv:1707.06347)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,31 +34,17 @@ _NOT_YET = torch.empty(0)
 
 
 @dataclass(frozen=True)
-class PPOMetrics:
-    """Numbers of one update: means over its gradient steps, unless noted.
+class PPOMetrics(StepMeans):
+    """Numbers of one update.
 
     Attributes:
-        policy_loss: clipped surrogate, negated.
-        value_loss: half the mean squared error.
-        entropy: of the policy, in nats.
-        approx_kl: KL(old, new), Schulman's estimator ``ratio - 1 - log(ratio)``.
-        clip_fraction: share of samples whose ratio was outside the clip range.
-        grad_norm: before clipping.
         explained_variance: 1 - var(returns - values) / var(returns) over the rollout, before the update.
         learning_rate, entropy_coef: in force.
-        gradient_steps: number of them.
     """
 
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approx_kl: float
-    clip_fraction: float
-    grad_norm: float
     explained_variance: float
     learning_rate: float
     entropy_coef: float
-    gradient_steps: int
 
 
 class Minibatch(NamedTuple):
@@ -244,7 +230,7 @@ class PPO(PPODeclaration, ActorCriticLearner):
                 self.policy.update_statistics(self.rollout.flat("obs"))
             self._check_parameters()
         return PPOMetrics(
-            **means._asdict(),
+            **asdict(means),
             explained_variance=explained,
             learning_rate=learning_rate,
             entropy_coef=self.entropy_coef,

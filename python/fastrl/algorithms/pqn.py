@@ -62,10 +62,9 @@ class PQN(PQNDeclaration, QLearner):
     The initial weights and the order of samples come from the seed. On a CPU, for a given number of torch threads, the
     same seed and fragments give the same parameters to the bit, also across `state_dict` and `load_state_dict`.
 
-    Args: as of `QLearner`.
+    Arguments and other attributes are those of `QLearner`.
 
-    Attributes: those of `QLearner`, and
-
+    Attributes:
         compiled: takes the gradient steps; None: PyTorch does.
         rollout: what the last update learned from.
     """
