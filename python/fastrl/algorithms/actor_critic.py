@@ -16,7 +16,6 @@ from fastrl.algorithms.policy_learner import PolicyLearner
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.sequence_passes import SequencePasses
-from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.torch_actor import CHUNK
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
@@ -65,22 +64,12 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
             continuous=self.actions.is_box,
             action_width=0 if self._choices is None else self._choices.num_choices,
             obs_dtype=self.obs_rows.dtype,
-            state_size=0 if isinstance(self.policy, ActorCritic) else self.policy.state_size,
+            state_size=self.policy.state_size,
         )
         self._chunk = CHUNK if self._has_images else VALUE_CHUNK
         self._metrics: Any = None
-        # Of networks with a memory, which see the steps of episodes in their order.
-        self._sequences: SequencePasses | None = None
-        if not isinstance(self.policy, ActorCritic) and self.policy.state_size:
-            chunk = self._chunk if self._has_images else sys.maxsize
-            sequences = self.policy.sequences
-            self._sequences = SequencePasses(
-                lambda batch: sequences(*batch[:3]),
-                self._optimizer.autocast,
-                self.device,
-                self.burn_in,
-                chunk,
-            )
+        chunk = self._chunk if self._has_images else sys.maxsize
+        self._sequences = SequencePasses.of(self.policy, self._optimizer, self.device, chunk, self.burn_in)
         keep_freed_memory()
 
     @property

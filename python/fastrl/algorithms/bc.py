@@ -87,7 +87,6 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
         if batch.batch_sizes is None:
             outputs = self.policy.outputs(batch.obs)
         else:
-            assert not isinstance(self.policy, ActorCritic), "a network with a memory"
             states = torch.zeros((int(batch.batch_sizes[0]), self.policy.state_size), device=self.device)
             outputs, _, _ = self.policy.sequences(batch.obs, batch.batch_sizes, states)
         # Values are neither learned nor asked for.

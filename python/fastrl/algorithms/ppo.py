@@ -504,7 +504,6 @@ class PPO(PPODeclaration, ActorCriticLearner):
             if isinstance(batch.obs, Tensor):
                 theirs = reference.outputs(batch.obs)
             else:
-                assert not isinstance(reference, ActorCritic), "a network with a memory"
                 theirs, _, _ = reference.sequences(*batch.obs[:3])
         theirs, learned = (
             mask_logits(each.index_select(0, batch.rows), batch.masks)

@@ -94,17 +94,8 @@ class PQN(PQNDeclaration, QLearner):
         # Images that are equal are so rare that to look for them does not pay.
         self._has_images = self._obs_rows.dtype == np.uint8
         self._chunk = CHUNK if self._has_images else VALUE_CHUNK
-        # Of a network with a memory, which sees the steps of episodes in their order.
-        self._sequences: SequencePasses | None = None
-        if isinstance(self.network, NormalizedQ) and self.network.memory is not None:
-            sequences = self.network.sequences
-            self._sequences = SequencePasses(
-                lambda batch: sequences(*batch[:3]),
-                self._optimizer.autocast,
-                self.device,
-                burn_in=0,
-                chunk=self._chunk if self._has_images else sys.maxsize,
-            )
+        chunk = self._chunk if self._has_images else sys.maxsize
+        self._sequences = SequencePasses.of(self.network, self._optimizer, self.device, chunk)
         self._means = LossMeans(self.device, (*TDLoss.names(), "grad_norm"))
 
     @property
