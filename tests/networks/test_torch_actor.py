@@ -179,7 +179,7 @@ def test_actors_of_the_learners_process_are_on_its_device(uncompiled):
         assert {each.device.type for each in collector.runner.actor.network.parameters()} == {"meta"}
     values = EncodedQ(OBS.state(), 4)
     exploring = moved(EpsilonGreedyActor(values.actor_spec(actions), 4), "meta")
-    assert {each.device.type for each in exploring.greedy.network.parameters()} == {"meta"}
+    assert {each.device.type for each in exploring.network.network.parameters()} == {"meta"}
     uncompiled.undo()
     compiled = MlpActor(policy_of(Discrete(4))[0].actor_architecture())
     assert moved(compiled, "meta") is compiled

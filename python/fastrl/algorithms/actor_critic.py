@@ -4,7 +4,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from fastrl.algorithms.policy_learner import PolicyLearner
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
 from fastrl.algorithms.sequence_passes import SequencePasses
-from fastrl.networks.actor_critic import ActorCritic
 from fastrl.networks.torch_actor import CHUNK
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
@@ -44,21 +43,14 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
     learns_from = "rollouts"
     config: ActorCriticConfig
 
-    def __init__(
-        self,
-        config: ActorCriticConfig,
-        problem: Problem,
-        *,
-        precision: Literal["fp32", "bf16", "fp16"] = "fp32",
-        compiled: bool = False,
-    ) -> None:
+    def __init__(self, config: ActorCriticConfig, problem: Problem) -> None:
         self.config = config
         if self.burn_in >= config.num_steps:
             raise ValueError(
                 f"burn_in should be less than num_steps, {config.num_steps}, got {self.burn_in}: nothing would be left"
                 " to learn from"
             )
-        super().__init__(config, problem, precision=precision, compiled=compiled)
+        super().__init__(config, problem)
         if self.action_masks and self.actions.is_box:
             raise ValueError("action masks are for discrete actions: set action_masks to false")
         self._return_scale = ReturnScale(problem.num_envs, config.gamma) if config.normalize_returns else None
@@ -72,22 +64,12 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
             continuous=self.actions.is_box,
             action_width=0 if self._choices is None else self._choices.num_choices,
             obs_dtype=self.obs_rows.dtype,
-            state_size=0 if isinstance(self.policy, ActorCritic) else self.policy.state_size,
+            state_size=self.policy.state_size,
         )
         self._chunk = CHUNK if self._has_images else VALUE_CHUNK
         self._metrics: Any = None
-        # Of networks with a memory, which see the steps of episodes in their order.
-        self._sequences: SequencePasses | None = None
-        if not isinstance(self.policy, ActorCritic) and self.policy.state_size:
-            chunk = self._chunk if self._has_images else sys.maxsize
-            sequences = self.policy.sequences
-            self._sequences = SequencePasses(
-                lambda batch: sequences(*batch[:3]),
-                self._optimizer.autocast,
-                self.device,
-                self.burn_in,
-                chunk,
-            )
+        chunk = self._chunk if self._has_images else sys.maxsize
+        self._sequences = SequencePasses.of(self.policy, self._optimizer, self.device, chunk, self.burn_in)
         keep_freed_memory()
 
     @property
@@ -137,9 +119,13 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
             return torch.cat([network(chunk.to(self.device)).float() for chunk in chunks]).cpu()
 
     @property
+    def max_staleness(self) -> int:
+        return getattr(self.config, "max_staleness", 0)
+
+    @property
     def burn_in(self) -> int:
         """Steps at the start of fragments that bring a network's memory up to date, and are not learned from."""
-        return 0
+        return getattr(self.config, "burn_in", 0)
 
     def _scheduled(self, start: float | str, end: float | None) -> float:
         """The value of a schedule that ends with the run, for the present rollout."""

@@ -13,14 +13,6 @@ class AsyncPPO(AsyncPPODeclaration, PPO):
 
     config: AsyncPPOConfig
 
-    @property
-    def max_staleness(self) -> int:
-        return self.config.max_staleness
-
-    @property
-    def burn_in(self) -> int:
-        return self.config.burn_in
-
     def update(self, experience: Sequence[Fragment], watch: Stopwatch) -> None:
         corrected = self.max_staleness > 0 and self.config.correct_off_policy
         self.load_rollout(experience, watch, correct_off_policy=corrected)

@@ -31,7 +31,7 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
     takes_shards = True
 
     def __init__(self, config: BCConfig, problem: Problem) -> None:
-        super().__init__(config, problem, precision=config.precision)
+        super().__init__(config, problem)
         self._start(config, problem, self.actions)
         self._kept: dict[str, Tensor] | None = None
         self._compiled: CompiledImitation | None = None
@@ -42,10 +42,6 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
             self._compiled = CompiledImitation(
                 self._optimizer, policy.actor, self.actions, config, has_bf16=half == torch.bfloat16
             )
-
-    @property
-    def squash_actions(self) -> bool:
-        return self.config.squash_actions
 
     def _observe(self, batch: DatasetBatch) -> None:
         self.policy.update_statistics(batch.obs)
@@ -91,7 +87,6 @@ class BC(BCDeclaration, PolicyLearner[DatasetBatch], Imitation):
         if batch.batch_sizes is None:
             outputs = self.policy.outputs(batch.obs)
         else:
-            assert not isinstance(self.policy, ActorCritic), "a network with a memory"
             states = torch.zeros((int(batch.batch_sizes[0]), self.policy.state_size), device=self.device)
             outputs, _, _ = self.policy.sequences(batch.obs, batch.batch_sizes, states)
         # Values are neither learned nor asked for.

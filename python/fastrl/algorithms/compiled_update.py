@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -47,8 +47,19 @@ _KNOWN = {field.name for field in fields(ActorCriticConfig)} | {
 }
 
 
-class StepMeans(NamedTuple):
-    """Means over the gradient steps of an update, as in `fastrl.algorithms.ppo.PPOMetrics`, and their number."""
+@dataclass(frozen=True)
+class StepMeans:
+    """Means over the gradient steps of an update.
+
+    Attributes:
+        policy_loss: clipped surrogate, negated.
+        value_loss: half the mean squared error.
+        entropy: of the policy, in nats.
+        approx_kl: KL(old, new), Schulman's estimator ``ratio - 1 - log(ratio)``.
+        clip_fraction: share of samples whose ratio was outside the clip range.
+        grad_norm: before clipping.
+        gradient_steps: number of them.
+    """
 
     policy_loss: float
     value_loss: float

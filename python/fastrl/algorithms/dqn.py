@@ -105,10 +105,10 @@ class DQN(DQNDeclaration, QLearner, OffPolicyAlgorithm):
 
     `update` does not wait for a GPU: metrics are summed there, and fetched by `metrics`.
 
-    Args: as of `QLearner`; pixels become numbers from 0 to 1.
+    Arguments and other attributes are those of `QLearner`, whose network is the online one; pixels become numbers from
+    0 to 1.
 
-    Attributes: those of `QLearner`, whose network is the online one, and
-
+    Attributes:
         target: the target network.
         compiled: takes the gradient steps; None: PyTorch does.
     """

@@ -117,14 +117,6 @@ class IMPALA(IMPALADeclaration, ActorCriticLearner):
         super().__init__(config, problem)
         self.entropy_coef = 0.0
 
-    @property
-    def max_staleness(self) -> int:
-        return self.config.max_staleness
-
-    @property
-    def burn_in(self) -> int:
-        return self.config.burn_in
-
     def learn(self, watch: Stopwatch) -> ImpalaMetrics:
         config, rollout = self.config, self.rollout
         learning_rate = self._scheduled(config.learning_rate, config.final_learning_rate)

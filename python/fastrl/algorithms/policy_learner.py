@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -49,10 +49,8 @@ class PolicyLearner(Algorithm[E], Generic[E]):
 
     Args:
         config: settings of the network (`fastrl.algorithms.network_settings.NetworkConfig`), with ``normalize_obs``,
-            ``squash_actions`` and ``max_grad_norm``.
+            ``squash_actions`` and ``max_grad_norm``; perhaps with ``precision``, ``compile`` and ``actor_inputs``.
         problem: spaces of any kind that has rows (see `fastrl.envs.rows`).
-        precision: of the network's arithmetic while it learns.
-        compiled: ``torch.compile`` the network on CUDA.
 
     Class attributes:
         actor_type: a `TorchActor` with another ``draw``, which acts wherever the policy does; None: the network's own
@@ -71,9 +69,6 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         self,
         config: Any,
         problem: Problem,
-        *,
-        precision: Literal["fp32", "bf16", "fp16"] = "fp32",
-        compiled: bool = False,
     ) -> None:
         self.config = config
         self.obs_rows = problem.obs_rows
@@ -88,14 +83,13 @@ class PolicyLearner(Algorithm[E], Generic[E]):
             self.obs_rows,
             self.actions,
             normalize_obs=config.normalize_obs,
-            actor_inputs=self.actor_inputs,
+            actor_inputs=getattr(config, "actor_inputs", 0),
             generator=generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]),
         ).to(self.device)
         self.policy.eval()
         self._parameters = flatten_parameters(self.policy)
         if self.ranks.shards:
             check_shards(self.policy)
-        self._precision: Literal["fp32", "bf16", "fp16"] = precision
         self._optimizer = self._new_optimizer()
         # Images that are equal are so rare that to look for them does not pay.
         self._has_images = self.obs_rows.dtype == np.uint8
@@ -104,18 +98,13 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         self._has_drawn = False
         self._forward = (
             torch.compile(self.policy, dynamic=True)
-            if compiled and self.device.type == "cuda"
+            if getattr(config, "compile", False) and self.device.type == "cuda"
             else self.policy
         )
 
     def _new_optimizer(self) -> Optimizer:
         """An optimiser of all parameters that has taken no step."""
-        return Optimizer(self._parameters, self._precision, eps=1e-5)
-
-    @property
-    def actor_inputs(self) -> int:
-        """Numbers of an observation that the policy sees, the first ones; 0: all."""
-        return 0
+        return Optimizer(self._parameters, getattr(self.config, "precision", "fp32"), eps=1e-5)
 
     def actor_spec(self) -> ActorSpec:
         if self.actor_type is None:

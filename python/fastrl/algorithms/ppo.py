@@ -1,7 +1,7 @@
 """Proximal policy optimisation with a clipped objective (Schulman et al., 2017, arXiv:1707.06347)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,31 +34,17 @@ _NOT_YET = torch.empty(0)
 
 
 @dataclass(frozen=True)
-class PPOMetrics:
-    """Numbers of one update: means over its gradient steps, unless noted.
+class PPOMetrics(StepMeans):
+    """Numbers of one update.
 
     Attributes:
-        policy_loss: clipped surrogate, negated.
-        value_loss: half the mean squared error.
-        entropy: of the policy, in nats.
-        approx_kl: KL(old, new), Schulman's estimator ``ratio - 1 - log(ratio)``.
-        clip_fraction: share of samples whose ratio was outside the clip range.
-        grad_norm: before clipping.
         explained_variance: 1 - var(returns - values) / var(returns) over the rollout, before the update.
         learning_rate, entropy_coef: in force.
-        gradient_steps: number of them.
     """
 
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    approx_kl: float
-    clip_fraction: float
-    grad_norm: float
     explained_variance: float
     learning_rate: float
     entropy_coef: float
-    gradient_steps: int
 
 
 class Minibatch(NamedTuple):
@@ -139,7 +125,7 @@ class PPO(PPODeclaration, ActorCriticLearner):
     takes_shards = True
 
     def __init__(self, config: PPOConfig, problem: Problem) -> None:
-        super().__init__(config, problem, precision=config.precision, compiled=config.compile)
+        super().__init__(config, problem)
         # Permutations are drawn on the CPU: they are small, and a run may be resumed on another device.
         self._shuffling = generator_of(np.random.SeedSequence(problem.seed).spawn(3)[2])
         self.compiled_update, self._why_not_compiled = CompiledUpdate.of(self, PPO, self._optimizer)
@@ -167,10 +153,6 @@ class PPO(PPODeclaration, ActorCriticLearner):
         # before the update, float32 [T * N]. Then the parameters of the policy before the update.
         self._lags: Tensor | None = None
         self._before = self._parameters.data
-
-    @property
-    def actor_inputs(self) -> int:
-        return self.config.actor_inputs
 
     def load_rollout(
         self, fragments: Sequence[Fragment], watch: Stopwatch, *, correct_off_policy: bool = False
@@ -248,7 +230,7 @@ class PPO(PPODeclaration, ActorCriticLearner):
                 self.policy.update_statistics(self.rollout.flat("obs"))
             self._check_parameters()
         return PPOMetrics(
-            **means._asdict(),
+            **asdict(means),
             explained_variance=explained,
             learning_rate=learning_rate,
             entropy_coef=self.entropy_coef,
@@ -522,7 +504,6 @@ class PPO(PPODeclaration, ActorCriticLearner):
             if isinstance(batch.obs, Tensor):
                 theirs = reference.outputs(batch.obs)
             else:
-                assert not isinstance(reference, ActorCritic), "a network with a memory"
                 theirs, _, _ = reference.sequences(*batch.obs[:3])
         theirs, learned = (
             mask_logits(each.index_select(0, batch.rows), batch.masks)

@@ -62,10 +62,9 @@ class PQN(PQNDeclaration, QLearner):
     The initial weights and the order of samples come from the seed. On a CPU, for a given number of torch threads, the
     same seed and fragments give the same parameters to the bit, also across `state_dict` and `load_state_dict`.
 
-    Args: as of `QLearner`.
+    Arguments and other attributes are those of `QLearner`.
 
-    Attributes: those of `QLearner`, and
-
+    Attributes:
         compiled: takes the gradient steps; None: PyTorch does.
         rollout: what the last update learned from.
     """
@@ -95,17 +94,8 @@ class PQN(PQNDeclaration, QLearner):
         # Images that are equal are so rare that to look for them does not pay.
         self._has_images = self._obs_rows.dtype == np.uint8
         self._chunk = CHUNK if self._has_images else VALUE_CHUNK
-        # Of a network with a memory, which sees the steps of episodes in their order.
-        self._sequences: SequencePasses | None = None
-        if isinstance(self.network, NormalizedQ) and self.network.memory is not None:
-            sequences = self.network.sequences
-            self._sequences = SequencePasses(
-                lambda batch: sequences(*batch[:3]),
-                self._optimizer.autocast,
-                self.device,
-                burn_in=0,
-                chunk=self._chunk if self._has_images else sys.maxsize,
-            )
+        chunk = self._chunk if self._has_images else sys.maxsize
+        self._sequences = SequencePasses.of(self.network, self._optimizer, self.device, chunk)
         self._means = LossMeans(self.device, (*TDLoss.names(), "grad_norm"))
 
     @property

@@ -130,6 +130,9 @@ class PolicyAndCriticsConfig:
             raise ValueError(f"target_critics should be at most critics, {self.critics}, got {asked}")
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
+        # What is learned is its logarithm.
+        if getattr(self, "learn_temperature", False) and getattr(self, "temperature", 1.0) == 0:
+            raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
         return self
 
 
@@ -175,16 +178,6 @@ class RecurrentConfig(OffPolicyConfig):
     burn_in: hp.SequenceBurnIn = 10
 
 
-def check_temperature(temperature: float, learn: bool) -> None:
-    """Refuses to learn the logarithm of a temperature of 0.
-
-    Raises:
-        ValueError
-    """
-    if learn and temperature == 0:
-        raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
-
-
 @section
 class SACConfig(RecurrentConfig):
     """Hyper-parameters of soft actor-critic."""
@@ -227,11 +220,6 @@ class SACConfig(RecurrentConfig):
     ] = True
     action_masks: ActionMasks = False
 
-    @model_validator(mode="after")
-    def _temperature_fits(self) -> Self:
-        check_temperature(self.temperature, self.learn_temperature)
-        return self
-
 
 @section
 class CrossQConfig(PolicyAndCriticsConfig):
@@ -272,11 +260,6 @@ class CrossQConfig(PolicyAndCriticsConfig):
     ] = None
     policy_value: ClassVar[str] = "min"
     entropy_backup: ClassVar[bool] = True
-
-    @model_validator(mode="after")
-    def _temperature_fits(self) -> Self:
-        check_temperature(self.temperature, self.learn_temperature)
-        return self
 
 
 @section

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastrl.algorithms.optimizer import Optimizer
 from fastrl.rollout.rollout import Rollout
 from fastrl.rollout.sequences import Packed, Sequences, obs_at
 
@@ -53,6 +54,20 @@ class SequencePasses:
     ) -> None:
         self._run, self._autocast, self._device = sequences, autocast, device
         self._burn_in, self._chunk, self._agents = burn_in, chunk, agents
+
+    @classmethod
+    def of(
+        cls, network: Any, optimizer: Optimizer, device: torch.device, chunk: int, burn_in: int = 0
+    ) -> Self | None:
+        """The passes of a network, which see the steps of episodes in their order; None: it has no memory.
+
+        Args:
+            network: with ``sequences`` as of `fastrl.networks.acting_network.PolicyNet`, if it has a memory.
+            optimizer: of the network.
+        """
+        if not network.state_size:
+            return None
+        return cls(lambda batch: network.sequences(*batch[:3]), optimizer.autocast, device, burn_in, chunk)
 
     def over(self, rollout: Rollout) -> Iterator[tuple[SequenceBatch, Tensor, Tensor]]:
         """Runs the network along the sequences of a rollout, of which all else is from now on. Yields them in parts,

@@ -33,21 +33,16 @@ def takes_compiled_steps(
     backend = learner.config.update_backend
     if backend == "torch":
         return False, ""
-    takes = _failing_condition(learner, known, methods, settings, owner or known.name) or networks()
+    owner = (owner or known.name).upper()
+    unknown = sorted({field.name for field in fields(learner.config)} - settings)
+    if overrides := overridden(type(learner), known, methods):
+        takes = f"{owner}'s own {' and '.join(overrides)}"
+    elif unknown:
+        takes = f"{owner}'s own settings, without {', '.join(unknown)}"
+    elif learner.ranks.shards:
+        takes = "whole minibatches, without ranks and shards"
+    else:
+        takes = networks() if learner.device.type == "cpu" else "networks on the CPU"
     if takes and backend == "compiled":
         raise ValueError(f"update_backend compiled is for {takes}: set update_backend to auto or torch")
     return not takes, takes and f"PyTorch takes the gradient steps: compiled ones are for {takes}"
-
-
-def _failing_condition(
-    learner: Any, known: Any, methods: Sequence[str], settings: Set[str], owner: str
-) -> str:
-    """The first condition that does not hold, apart from those of networks; empty: all hold."""
-    unknown = sorted({field.name for field in fields(learner.config)} - settings)
-    if overrides := overridden(type(learner), known, methods):
-        return f"{owner.upper()}'s own {' and '.join(overrides)}"
-    if unknown:
-        return f"{owner.upper()}'s own settings, without {', '.join(unknown)}"
-    if learner.ranks.shards:
-        return "whole minibatches, without ranks and shards"
-    return "" if learner.device.type == "cpu" else "networks on the CPU"

@@ -30,6 +30,7 @@ class ActingNetwork(SavedNetwork):
         kind: names the class in `state`.
 
     Attributes:
+        obs_rows: form of the observations, of networks that are for one form alone.
         obs_dim: length of a row of observations.
         num_actions: number of discrete actions, sum of the numbers of actions (MultiDiscrete), or numbers in an action
             (Box).
@@ -39,6 +40,7 @@ class ActingNetwork(SavedNetwork):
     """
 
     kind: ClassVar[str]
+    obs_rows: ObsRows
     obs_dim: int
     num_actions: int
     log_std: nn.Parameter | None
@@ -59,7 +61,7 @@ class ActingNetwork(SavedNetwork):
 
     def takes(self, obs_rows: ObsRows) -> bool:
         """True if observations have the form that the network is for."""
-        raise NotImplementedError
+        return obs_rows.state() == self.obs_rows.state()
 
     def for_observations(self, obs_rows: ObsRows) -> "ActingNetwork":
         """The network that acts on observations: itself, but where they are a part of those that it takes."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 from fastrl._native._rust import choose_bounded
-from fastrl.networks.compiled_actor import MlpActor, moved
+from fastrl.networks.compiled_actor import WrappingActor
 from fastrl.utils.seeding import uniforms_of_parts
 
 Head = Literal["gaussian", "deterministic"]
@@ -32,7 +32,7 @@ class OutputNetwork(Protocol):
     def outputs(self, obs: NDArray[Any], states: NDArray[np.float32] | None) -> NDArray[np.float32]: ...
 
 
-class BoundedActor:
+class BoundedActor(WrappingActor):
     """Chooses actions from -1 to 1, which are the bounds: tanh of a Gaussian's draw, or of an output with noise added.
 
     The first number of the weights says whether actions are uniform instead, as before learning has started. Random
@@ -48,30 +48,8 @@ class BoundedActor:
     def __init__(
         self, head: Head, size: int, make_network: Callable[[], OutputNetwork], noise: float = 0.0
     ) -> None:
-        self._head, self._size, self._make_network, self._noise = head, size, make_network, noise
-        self._network = make_network()
-        self._is_uniform = False
-        self.weights_nbytes = 4 + self._network.weights_nbytes
-        self.state_size = self._network.state_size
-
-    def with_threads(self, num_threads: int) -> BoundedActor:
-        """Makes an actor whose network has another number of threads, without weights."""
-        made = BoundedActor(self._head, self._size, self._make_network, self._noise)
-        if isinstance(made._network, MlpActor):
-            made._network = made._network.with_threads(num_threads)
-        return made
-
-    def to(self, device: str) -> None:
-        """Computes on a device if PyTorch does."""
-        moved(self._network, device)  # type: ignore[arg-type]
-
-    def load(self, weights: Buffer) -> None:
-        """See `fastrl.networks.compiled_actor.Actor.load`."""
-        view = memoryview(weights).cast("B")
-        if len(view) != self.weights_nbytes:
-            raise ValueError(f"weights: expected {self.weights_nbytes} bytes, got {len(view)}")
-        self._network.load(view[4:])
-        self._is_uniform = bool(view[:4].cast("f")[0])
+        super().__init__(make_network)
+        self._head, self._size, self._noise = head, size, noise
 
     def act(
         self,
@@ -87,10 +65,10 @@ class BoundedActor:
     ) -> None:
         """See `fastrl.networks.compiled_actor.Actor.act`. Greedy is tanh of the mean. Log-densities are those of the
         actions from -1 to 1; of deterministic actions 0."""
-        is_uniform = self._is_uniform and not greedy
+        is_uniform = bool(self._number) and not greedy
         # A memory sees every observation.
         if self.state_size or not is_uniform:
-            outputs = self._network.outputs(obs, states)
+            outputs = self.network.outputs(obs, states)
         if is_uniform:
             actions[...] = 2 * uniforms_of_parts(streams, steps, self._size) - 1
             log_probs[...] = -self._size * math.log(2)

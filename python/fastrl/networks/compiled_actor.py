@@ -7,9 +7,10 @@ An action depends on the observation, the weights, the episode's stream and the 
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +115,45 @@ class RowActor:
     def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
         """Draws [K, ...] and their log-probabilities [K]; replaces the states."""
         raise NotImplementedError
+
+
+class WrappingActor:
+    """Base of actors that ask another one, whose weights come after a number of their own.
+
+    Args:
+        make_network: makes the other one.
+
+    Attributes:
+        network: the other one.
+    """
+
+    network: Any
+
+    def __init__(self, make_network: Callable[[], Any]) -> None:
+        self._make_network, self.network = make_network, make_network()
+        self._number = np.float32(0)
+        self.weights_nbytes: int = 4 + self.network.weights_nbytes
+        self.state_size: int = self.network.state_size
+
+    def with_threads(self, num_threads: int) -> Self:
+        """Makes an actor whose network has another number of threads, without weights."""
+        made, network = copy.copy(self), self.network
+        is_compiled = isinstance(network, MlpActor)
+        made.network = network.with_threads(num_threads) if is_compiled else self._make_network()
+        made._number = np.float32(0)
+        return made
+
+    def to(self, device: str) -> None:
+        """Computes on a device if PyTorch does."""
+        moved(self.network, device)
+
+    def load(self, weights: Buffer) -> None:
+        """See `Actor.load`."""
+        view = memoryview(weights).cast("B")
+        if len(view) != self.weights_nbytes:
+            raise ValueError(f"weights: expected {self.weights_nbytes} bytes, got {len(view)}")
+        self.network.load(view[4:])
+        self._number = np.frombuffer(view[:4], np.float32)[0]
 
 
 @runtime_checkable

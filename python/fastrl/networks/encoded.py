@@ -6,7 +6,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import ActingNetwork
 from fastrl.networks.compiled_actor import MAX_OBS_DIM
 from fastrl.networks.encoders import Decoder, Encoder
@@ -19,12 +18,10 @@ class EncodedNetwork(ActingNetwork):
     """Observations, an encoder, perhaps a memory, and a linear layer that gives the outputs.
 
     Attributes:
-        obs_rows: form of the observations.
         decoder: takes their rows apart.
         memory: between the encoder and the last layer; None: there is none.
     """
 
-    obs_rows: ObsRows
     decoder: Decoder
     memory: Memory | None
 
@@ -79,9 +76,6 @@ class EncodedNetwork(ActingNetwork):
             tensors += self.memory.actor_tensors()
         tensors += [weight.t(), bias]
         return tensors if self.log_std is None else [*tensors, self.log_std]
-
-    def takes(self, obs_rows: ObsRows) -> bool:
-        return obs_rows.state() == self.obs_rows.state()
 
     @classmethod
     def without_weights(cls, architecture: Mapping[str, Any], **options: Any) -> Self:

@@ -147,12 +147,10 @@ class OwnQ(ActionValues):
     ) -> None:
         super().__init__()
         self.own = OwnModule(path, options, obs, actions, generator=generator)
-        self.obs_dim, self.num_actions = self.own.obs_rows.size, self.own.actions.size
+        self.obs_rows, self.num_actions = self.own.obs_rows, self.own.actions.size
+        self.obs_dim = self.obs_rows.size
         self.own.check_outputs(q_values=(self.num_actions,))
 
     def estimates(self, obs: Tensor) -> Tensor:
         values: Tensor = self.own(obs)
         return values
-
-    def takes(self, obs_rows: ObsRows) -> bool:
-        return obs_rows.state() == self.own.obs_rows.state()

@@ -6,22 +6,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Buffer
 
 from fastrl.networks.compiled_actor import (
-    Actor,
     ActorSpec,
     MlpActor,
     RowActor,
     Rows,
-    moved,
+    WrappingActor,
     nth_allowed,
     with_weights,
 )
 from fastrl.utils.seeding import uniforms, uniforms_of_parts
 
 
-class EpsilonGreedyActor(RowActor):
+class EpsilonGreedyActor(WrappingActor, RowActor):
     """Chooses the best action, or with probability epsilon any allowed one.
 
     Epsilon is the first number of the weights, so it is newest where they are. Random numbers are those of the rows'
@@ -35,15 +33,12 @@ class EpsilonGreedyActor(RowActor):
             section 4.1, differ so.
 
     Attributes:
-        greedy: the actor that chooses the best action.
+        network: the actor that chooses the best action.
     """
 
     def __init__(self, make_greedy: ActorSpec, num_actions: int, spread: float = 0.0) -> None:
-        self._make_greedy, self._num_actions, self._spread = make_greedy, num_actions, spread
-        self.greedy: Actor = make_greedy()
-        self._epsilon = np.float32(0)
-        self.weights_nbytes = 4 + self.greedy.weights_nbytes
-        self.state_size = self.greedy.state_size
+        super().__init__(make_greedy)
+        self._num_actions, self._spread = num_actions, spread
 
     @classmethod
     def with_weights(
@@ -60,41 +55,22 @@ class EpsilonGreedyActor(RowActor):
         if not 0 <= epsilon <= 1:
             raise ValueError(f"epsilon: expected a share from 0 to 1, got {epsilon}")
         made = cls(make_greedy, num_actions)
-        made.greedy, made._epsilon = with_weights(make_greedy, weights), np.float32(epsilon)
+        made.network, made._number = with_weights(make_greedy, weights), np.float32(epsilon)
         return made
 
     @property
     def is_compiled(self) -> bool:
         """See `MlpActor`."""
-        return isinstance(self.greedy, MlpActor)
-
-    def with_threads(self, num_threads: int) -> EpsilonGreedyActor:
-        """Makes an actor whose network has another number of threads, without weights."""
-        made = EpsilonGreedyActor(self._make_greedy, self._num_actions, self._spread)
-        if isinstance(made.greedy, MlpActor):
-            made.greedy = made.greedy.with_threads(num_threads)
-        return made
-
-    def to(self, device: str) -> None:
-        """Computes on a device if PyTorch does."""
-        moved(self.greedy, device)
-
-    def load(self, weights: Buffer) -> None:
-        """See `Actor.load`."""
-        view = memoryview(weights).cast("B")
-        if len(view) != self.weights_nbytes:
-            raise ValueError(f"weights: expected {self.weights_nbytes} bytes, got {len(view)}")
-        self.greedy.load(view[4:])
-        self._epsilon = np.frombuffer(view[:4], np.float32)[0]
+        return isinstance(self.network, MlpActor)
 
     def choose(self, rows: Rows) -> tuple[NDArray[Any], NDArray[Any] | float]:
         """See `RowActor.choose`."""
         obs, streams, steps, masks, states, greedy, _ = rows
         best, log_probs = np.zeros(len(obs), np.int64), np.zeros(len(obs), np.float32)
-        self.greedy.act(obs, streams, steps, best, log_probs, masks, states, greedy=True)
-        if greedy or self._epsilon == 0:
+        self.network.act(obs, streams, steps, best, log_probs, masks, states, greedy=True)
+        if greedy or self._number == 0:
             return best, 0.0
-        epsilon: Any = self._epsilon
+        epsilon: Any = self._number
         if self._spread:
             # The number before those of the first step.
             epsilon = epsilon ** (1 + self._spread * uniforms(streams, np.full_like(steps, -1)))

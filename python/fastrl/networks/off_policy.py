@@ -174,9 +174,6 @@ class OffPolicyActor(_Encoded, ActingNetwork):
         features, after = self.memory.step(self._encode(rows), states)
         return self.body(features)[0], None, after
 
-    def takes(self, obs_rows: ObsRows) -> bool:
-        return obs_rows.state() == self.obs_rows.state()
-
     def state(self) -> dict[str, Any]:
         """See `ActingNetwork.state`; with the ``action_space``."""
         return {**super().state(), "action_space": self._architecture["actions"]}

@@ -232,7 +232,8 @@ class OwnPolicy(PolicyNet):
     ) -> None:
         super().__init__()
         self.own = OwnModule(path, options, obs, actions, normalize_obs=normalize_obs, generator=generator)
-        self.obs_dim, self.num_actions = self.own.obs_rows.size, self.own.actions.size
+        self.obs_rows, self.num_actions = self.own.obs_rows, self.own.actions.size
+        self.obs_dim = self.obs_rows.size
         is_box = self.own.actions.is_box
         self.log_std = log_std_parameter(self.num_actions, initial_log_std) if is_box else None
         self.own.check_outputs(outputs=(self.num_actions,), values=())
@@ -240,9 +241,6 @@ class OwnPolicy(PolicyNet):
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         outputs, values = self.own(rows)
         return outputs, values
-
-    def takes(self, obs_rows: ObsRows) -> bool:
-        return obs_rows.state() == self.own.obs_rows.state()
 
     def update_statistics(self, rows: Tensor) -> None:
         self.own.decoder.update_statistics(rows)

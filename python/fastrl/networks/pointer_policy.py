@@ -123,6 +123,3 @@ class PointerPolicy(PolicyNet):
         if self.actor_architecture() is None:
             return super().actor_tensors()
         return [tensor for name, tensor in self.state_dict().items() if not name.startswith("critic")]
-
-    def takes(self, obs_rows: ObsRows) -> bool:
-        return obs_rows.state() == self.obs_rows.state()
