@@ -27,6 +27,7 @@ from fastrl.envs.traffic.config_checks import (
     numbers,
     only,
     optional,
+    pair,
     required,
     whole,
 )
@@ -142,21 +143,6 @@ def _ranges_of_features(path: str, value: Any) -> None:
         different(f"{path}[{name!r}]", limits)
 
 
-def _grid_edges(path: str, value: Any) -> None:
-    if not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
-        raise ValueError(f"{path}: expected [[x_min, x_max], [y_min, y_max]], got {value!r}")
-    for i in range(2):
-        different(f"{path}[{i}]", value[i], rising=True)
-
-
-def _sides(path: str, value: Any) -> None:
-    """Checks the shape of a picture."""
-    if not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
-        raise ValueError(f"{path}: expected pixels along x and y such as (128, 64), got {value!r}")
-    for i in range(2):
-        as_integer(f"{path}[{i}]", value[i], 1, MOST_SIDE)
-
-
 def _nested_parts(path: str, value: Any) -> None:
     if not isinstance(value, Sequence) or isinstance(value, str) or not value:
         raise ValueError(f"{path}: expected a list of observations, got {value!r}")
@@ -184,11 +170,11 @@ _CHECKS: dict[str, Check] = {
     "features_range": optional(_ranges_of_features),
     "order": partial(choice, choices=("sorted", "shuffled")),
     "horizon": _POSITIVE,
-    "grid_size": optional(_grid_edges),
+    "grid_size": optional(pair("[[x_min, x_max], [y_min, y_max]]", partial(different, rising=True))),
     "grid_step": optional(partial(numbers, length=2, above=0)),
     "cells": whole(1, MOST_CELLS),
     "maximum_range": _POSITIVE,
-    "observation_shape": _sides,
+    "observation_shape": pair("pixels along x and y such as (128, 64)", whole(1, MOST_SIDE)),
     "stack_size": required("a number of pictures such as 4", whole(1, MOST_CELLS)),
     "weights": required(
         "those of red, green and blue, such as [0.2989, 0.587, 0.114]", partial(numbers, length=3)
