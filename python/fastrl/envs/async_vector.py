@@ -19,11 +19,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from fastrl._native._rust import AsyncVec
-from fastrl.envs.vector import NativeVectorEnv, as_actions, as_autoreset_mode, as_seed
+from fastrl.envs.vector import NativeVectorEnv, as_autoreset_mode, as_seed
 
 
 class Batch(NamedTuple):
@@ -155,7 +156,12 @@ class AsyncNativeVectorEnv:
             gymnasium.error.ResetNeeded: one was never reset, or its episode has ended with "disabled".
             Nothing has changed then.
         """
-        self._native.send(env_ids, as_actions(actions, self.single_action_space, (len(env_ids),)))
+        array = np.asarray(actions)
+        numbers = isinstance(self.single_action_space, Box)
+        if array.dtype.kind not in ("iuf" if numbers else "iu"):
+            expected = "numbers" if numbers else "integers"
+            raise TypeError(f"actions: expected {expected}, got dtype {array.dtype}")
+        self._native.send(env_ids, np.ascontiguousarray(array, np.float32 if numbers else np.int64))
 
     def recv(self, count: int | None = None, timeout: float | None = None) -> Batch:
         """Waits for the first `count` environments that are ready; for all in flight if None.

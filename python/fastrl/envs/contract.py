@@ -257,8 +257,8 @@ def info_values(
     otherwise = otherwise or (math.nan,) * len(keys)
     values = []
     for key, before in zip(keys, otherwise, strict=True):
-        group, _, name = key.rpartition(".")
-        value = info.get(group, {}).get(name) if group else info.get(key)
+        group, _, entry = key.rpartition(".")
+        value = info.get(group, {}).get(entry) if group else info.get(key)
         try:
             values.append(before if value is None else float(value))
         except (TypeError, ValueError):

@@ -71,8 +71,8 @@ class EpisodeLog:
         stepped = self.alive.any(axis=1)
         self._lengths += stepped
         ended = stepped & ~(self.alive & ~(terminations | truncations).reshape(self._shape)).any(axis=1)
-        for i in np.flatnonzero(ended):
-            self._last[:, i] = (self._lengths[i], self._returns[i] / self._agents[i], self._agents[i])
+        lengths, returns, agents = self._lengths[ended], self._returns[ended], self._agents[ended]
+        self._last[:, ended] = lengths, returns / agents, agents
         self.finished += ended
         # With autoreset, the next episode starts with the step that ends one, or with the step after it.
         self._start(np.logical_or(ended, ~stepped), alive.reshape(self._shape))

@@ -283,7 +283,8 @@ class RecordedEnv(ConvertedEnv):
 
 
 class RecordedVectorEnv:
-    """A compiled vector environment that gives rows of `ExactRows` with a sense; for the collector "native".
+    """A compiled vector environment that gives rows of `ExactRows` with a sense; for the collector "native". Everything
+    else is passed on.
 
     Args:
         env: in autoreset mode "disabled".
@@ -294,27 +295,19 @@ class RecordedVectorEnv:
     compiled_rollout = None
 
     def __init__(self, env: Any, rows: ExactRows) -> None:
-        self._env, self._rows = env, rows
-        self._sense = rows.sense
-        self.num_envs, self.num_masked, self.autoreset_mode = (
-            env.num_envs,
-            env.num_masked,
-            env.autoreset_mode,
-        )
-        self.single_observation_space, self.single_action_space = rows.row_space, env.single_action_space
+        assert rows.sense is not None
+        self._env, self._sense = env, rows.sense
+        self.single_observation_space = rows.row_space
         [column] = rows.columns
-        self._width = column.size
-        self._obs = np.zeros((env.num_envs, self._width), np.float32)
+        self._obs = np.zeros((env.num_envs, column.size), np.float32)
 
-    def _write(self, obs: NDArray[np.float32], mask: NDArray[np.bool_] | None = None) -> None:
-        assert self._sense is not None
-        numbers = self._sense.read_vector(self._env)
-        if mask is None:
-            obs[:, : self._width] = self._obs
-            obs[:, self._width :] = numbers
-        else:
-            obs[mask, : self._width] = self._obs[mask]
-            obs[mask, self._width :] = numbers[mask]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def _write(self, obs: NDArray[np.float32], where: Any = ...) -> None:
+        width = self._obs.shape[1]
+        obs[where, :width] = self._obs[where]
+        obs[where, width:] = self._sense.read_vector(self._env)[where]
 
     def reset_into(self, obs: NDArray[np.float32], *, seed: Any, reset_mask: NDArray[np.bool_]) -> None:
         self._env.reset_into(self._obs, seed=seed, reset_mask=reset_mask)
@@ -330,12 +323,6 @@ class RecordedVectorEnv:
     ) -> None:
         self._env.step_into(actions, self._obs, rewards, terminations, truncations)
         self._write(obs)
-
-    def action_masks(self, out: NDArray[np.bool_]) -> None:
-        self._env.action_masks(out)
-
-    def close(self) -> None:
-        self._env.close()
 
 
 def _form(leaf: Space[Any]) -> tuple[np.dtype[Any], tuple[int, ...]]:

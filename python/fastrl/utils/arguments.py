@@ -37,19 +37,16 @@ def as_number(name: str, value: object) -> float:
     return float(value)
 
 
-def one_of(name: str, value: object, known: Sequence[str]) -> str:
+def one_of(name: str, value: Any, known: Sequence[str]) -> str:
     """Checks a name, which should be one of two or more.
 
     Raises:
-        TypeError: no text.
-        ValueError: another name; the message has the one that is likely meant.
+        ValueError: anything else; the message has the name that is likely meant.
     """
-    *first, last = map(repr, known)
-    expected = f"{name}: expected {', '.join(first)} or {last}, got {value!r}"
-    if not isinstance(value, str):
-        raise TypeError(expected)
-    if value not in known:
-        raise ValueError(f"{expected}{did_you_mean(value, known)}")
+    if not isinstance(value, str) or value not in known:
+        *first, last = map(repr, known)
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        raise ValueError(f"{name}: expected {', '.join(first)} or {last}, got {value!r}{hint}")
     return value
 
 

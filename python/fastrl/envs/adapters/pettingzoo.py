@@ -78,12 +78,11 @@ class PettingZooEnv(ParallelEnv[str, NDArray[Any], Any]):
         self.agents: list[str] = []
         self._indices = {agent: i for i, agent in enumerate(self.possible_agents)}
         # One space for each agent, the same at each call, so that seeding it has an effect.
-        self.observation_spaces: dict[str, Space[Any]] = {}
-        self.action_spaces: dict[str, Space[Any]] = {}
-        spaces = env.agent_spaces(padded=pad_spaces)
-        for agent, (observation_space, action_space) in zip(self.possible_agents, spaces, strict=True):
-            self.observation_spaces[agent] = copy.deepcopy(observation_space)
-            self.action_spaces[agent] = copy.deepcopy(action_space)
+        observations, actions = zip(*env.agent_spaces(padded=pad_spaces), strict=True)
+        self.observation_spaces = {
+            agent: copy.deepcopy(observations[i]) for agent, i in self._indices.items()
+        }
+        self.action_spaces = {agent: copy.deepcopy(actions[i]) for agent, i in self._indices.items()}
         space = env.single_action_space
         self._has_masks = isinstance(space, Discrete) and env.num_masked == space.n
 

@@ -165,10 +165,9 @@ def draw(draws: Draws, number: int) -> dict[str, Any]:
     users = [f"User{i}" for i in range(counts["user_hosts"])]
     operational = [f"Op_Host{i}" for i in range(counts["operational_hosts"])]
     hosts: dict[str, Any] = {"Defender": {"image": "Velociraptor_Server"}}
-    for name in enterprise:
-        hosts[name] = _host(name, any_of("enterprise_images"), any_of("enterprise_confidentiality"))
-    for name in operational:
-        hosts[name] = _host(name, any_of("operational_images"), any_of("operational_confidentiality"))
+    for kind, names in (("enterprise", enterprise), ("operational", operational)):
+        for name in names:
+            hosts[name] = _host(name, any_of(f"{kind}_images"), any_of(f"{kind}_confidentiality"))
     hosts["Op_Server0"] = _host("Op_Server0", "OP_Server", any_of("server_confidentiality")) | {
         "AvailabilityValue": any_of("server_availability")
     }

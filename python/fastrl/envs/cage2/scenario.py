@@ -126,7 +126,8 @@ class Node:
 
     def integer(self, least: int, most: int) -> int:
         if type(self.value) is not int or not least <= self.value <= most:
-            raise self.refuse(f"an integer from {least:,} to {most:,}")
+            # As in prose, separators come with the fifth digit.
+            raise self.refuse(f"an integer from {least} to {most:{',' if most >= 10_000 else ''}}")
         return self.value
 
     def names(self, known: Sequence[str]) -> list[str]:

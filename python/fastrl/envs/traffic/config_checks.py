@@ -101,6 +101,18 @@ def optional(check: Check) -> Check:
     return lambda path, value: None if value is None else check(path, value)
 
 
+def pair(wanted: str, check: Check) -> Check:
+    """A check of two values, each by a check."""
+
+    def checked(path: str, value: Any) -> None:
+        if not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
+            raise ValueError(f"{path}: expected {wanted}, got {value!r}")
+        for i in range(2):
+            check(f"{path}[{i}]", value[i])
+
+    return checked
+
+
 def required(wanted: str, check: Check) -> Check:
     """A check of a value that has no default."""
 

@@ -27,6 +27,7 @@ from fastrl.envs.traffic.config_checks import (
     numbers,
     only,
     optional,
+    pair,
     required,
     whole,
 )
@@ -121,6 +122,16 @@ ACTIONS: dict[str, dict[str, Any]] = {
     },
 }
 _TYPES = OBSERVATIONS | ACTIONS
+# What None stands for, where it does not mean "none".
+_STANDARD: dict[str, Any] = {
+    "features": ["presence", "x", "y", "vx", "vy"],
+    "grid_size": [[-27.5, 27.5], [-27.5, 27.5]],
+    "grid_step": [5, 5],
+    "target_speeds": [20, 25, 30],
+    "acceleration_range": [-5, 5.0],
+    "steering_range": [-math.pi / 4, math.pi / 4],
+}
+_STANDARD_OF_GRIDS = _STANDARD | {"features": ["presence", "vx", "vy", "on_road"]}
 META_ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT", "FASTER", "SLOWER")
 LONGITUDINAL_META_ACTIONS = ("SLOWER", "IDLE", "FASTER")
 LATERAL_META_ACTIONS = ("LANE_LEFT", "IDLE", "LANE_RIGHT")
@@ -140,21 +151,6 @@ def _ranges_of_features(path: str, value: Any) -> None:
     known_keys(path, value, dict.fromkeys(VEHICLE_FEATURES))
     for name, limits in value.items():
         different(f"{path}[{name!r}]", limits)
-
-
-def _grid_edges(path: str, value: Any) -> None:
-    if not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
-        raise ValueError(f"{path}: expected [[x_min, x_max], [y_min, y_max]], got {value!r}")
-    for i in range(2):
-        different(f"{path}[{i}]", value[i], rising=True)
-
-
-def _sides(path: str, value: Any) -> None:
-    """Checks the shape of a picture."""
-    if not isinstance(value, Sequence | np.ndarray) or len(value) != 2:
-        raise ValueError(f"{path}: expected pixels along x and y such as (128, 64), got {value!r}")
-    for i in range(2):
-        as_integer(f"{path}[{i}]", value[i], 1, MOST_SIDE)
 
 
 def _nested_parts(path: str, value: Any) -> None:
@@ -184,11 +180,11 @@ _CHECKS: dict[str, Check] = {
     "features_range": optional(_ranges_of_features),
     "order": partial(choice, choices=("sorted", "shuffled")),
     "horizon": _POSITIVE,
-    "grid_size": optional(_grid_edges),
+    "grid_size": optional(pair("[[x_min, x_max], [y_min, y_max]]", partial(different, rising=True))),
     "grid_step": optional(partial(numbers, length=2, above=0)),
     "cells": whole(1, MOST_CELLS),
     "maximum_range": _POSITIVE,
-    "observation_shape": _sides,
+    "observation_shape": pair("pixels along x and y such as (128, 64)", whole(1, MOST_SIDE)),
     "stack_size": required("a number of pictures such as 4", whole(1, MOST_CELLS)),
     "weights": required(
         "those of red, green and blue, such as [0.2989, 0.587, 0.114]", partial(numbers, length=3)
@@ -219,7 +215,7 @@ _CHECKS_OF_TYPE: dict[str, dict[str, Check]] = {
 
 
 def _check_goal(path: str, given: Mapping[str, Any]) -> None:
-    numbers(f"{path}['scales']", given["scales"], len(observation_features(given)))
+    numbers(f"{path}['scales']", given["scales"], len(given["features"]))
     if not all(given["scales"]):
         raise ValueError(f"{path}['scales']: expected numbers other than 0, got {given['scales']!r}")
 
@@ -249,8 +245,10 @@ _CHECKS_TOGETHER: dict[str, Callable[[str, Mapping[str, Any]], None]] = {
 
 
 def fill_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A nested dict with missing keys set to the defaults of its type."""
-    return _TYPES[given["type"]] | dict(given)
+    """A nested dict with missing keys, and None, set to what its type has by default."""
+    filled = _TYPES[given["type"]] | dict(given)
+    standard = _STANDARD_OF_GRIDS if given["type"] == "OccupancyGrid" else _STANDARD
+    return filled | {key: standard[key] for key in standard.keys() & filled if filled[key] is None}
 
 
 def check_nested(path: str, given: Any, types: Sequence[str]) -> None:
@@ -304,17 +302,7 @@ def grid_shape(observation: Mapping[str, Any]) -> tuple[int, int]:
 
 def _grid(observation: Mapping[str, Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Edges [[x_min, x_max], [y_min, y_max]] and steps [x, y] of an occupancy grid."""
-    size, step = observation["grid_size"], observation["grid_step"]
-    edges = [[-27.5, 27.5], [-27.5, 27.5]] if size is None else size
-    return np.asarray(edges, np.float64), np.asarray([5, 5] if step is None else step, np.float64)
-
-
-def observation_features(observation: Mapping[str, Any]) -> list[str]:
-    if observation["features"] is not None:
-        return list(observation["features"])
-    last = ["on_road"] if observation["type"] == "OccupancyGrid" else []
-    first = ["presence", "vx", "vy"] if last else ["presence", "x", "y", "vx", "vy"]
-    return first + last
+    return np.asarray(observation["grid_size"], np.float64), np.asarray(observation["grid_step"], np.float64)
 
 
 def _unbounded(shape: tuple[int, ...]) -> Box:
@@ -332,7 +320,7 @@ def observation_space(config: Mapping[str, Any]) -> Box | Dict | Tuple:
             {name: _unbounded((4, 1) if name in LATERAL else ()) for name in observation["attributes"]}
         )
     if observation["type"] == "KinematicsGoal":
-        size = len(observation_features(observation))
+        size = len(observation["features"])
         return Dict({key: _unbounded((size,)) for key in GOAL_KEYS})
     if observation["type"] == "TimeToCollision":
         return Box(0, 1, (3, 3, time_steps(config)), np.float32)
@@ -341,7 +329,7 @@ def observation_space(config: Mapping[str, Any]) -> Box | Dict | Tuple:
         return Box(-high, high, (observation["cells"], 2), np.float32)
     if observation["type"] == "GrayscaleObservation":
         return Box(0, 255, (observation["stack_size"], *map(int, observation["observation_shape"])), np.uint8)
-    features = observation_features(observation)
+    features = observation["features"]
     if observation["type"] in TABLES:
         return Box(-np.inf, np.inf, (observation["vehicles_count"], len(features)), np.float32)
     shape = (len(features), *grid_shape(observation))
@@ -396,7 +384,7 @@ def native_observation(config: Mapping[str, Any], lanes: int) -> dict[str, Any]:
         return {"type": observation["type"], "attributes": sorted(listed), "noise": noise}
     if observation["type"] == "KinematicsGoal":
         scales = [float(scale) for scale in observation["scales"]]
-        return {"type": observation["type"], "features": observation_features(observation), "scales": scales}
+        return {"type": observation["type"], "features": list(observation["features"]), "scales": scales}
     if observation["type"] == "TimeToCollision":
         return {"type": "TimeToCollision", "time_steps": time_steps(config)}
     if observation["type"] == "LidarObservation":
@@ -410,7 +398,7 @@ def native_observation(config: Mapping[str, Any], lanes: int) -> dict[str, Any]:
             "scaling": float(view["scaling"]),
             "centering_position": tuple(map(float, view["centering_position"])),
         }
-    kinds = {"features": observation_features(observation), "ranges": _ranges(observation, lanes)}
+    kinds = {"features": list(observation["features"]), "ranges": _ranges(observation, lanes)}
     if observation["type"] in TABLES:
         shuffled = observation["order"] == "shuffled"
         along = config.get("exit_lane") if observation["type"] == "ExitObservation" else None
@@ -457,16 +445,15 @@ def native_action(action: Mapping[str, Any]) -> dict[str, Any]:
     """The action for the compiled side, from a dict with all keys."""
     axes = {key: bool(action[key]) for key in ("longitudinal", "lateral")}
     if action["type"] == "DiscreteMetaAction":
-        speeds = action["target_speeds"]
-        listed = [20.0, 25.0, 30.0] if speeds is None else [float(speed) for speed in speeds]
-        return {"type": action["type"], "target_speeds": listed} | axes
+        speeds = [float(speed) for speed in action["target_speeds"]]
+        return {"type": action["type"], "target_speeds": speeds} | axes
     if action["type"] == "DiscreteAction":
         return {"type": action["type"], "commands": _commands(action), "dynamical": bool(action["dynamical"])}
     limits = action["speed_range"]
     return axes | {
         "type": action["type"],
-        "acceleration_range": _span(_acceleration_range(action)),
-        "steering_range": _span(_steering_range(action)),
+        "acceleration_range": _span(action["acceleration_range"]),
+        "steering_range": _span(action["steering_range"]),
         "speed_range": None if limits is None else tuple(map(float, limits)),
         "clip": bool(action["clip"]),
         "dynamical": bool(action["dynamical"]),
@@ -485,8 +472,8 @@ def _commands(action: Mapping[str, Any]) -> list[tuple[float, float]]:
     commands = []
     for values in itertools.product(*axes):
         on_axis = list(values)
-        acceleration = scaled(on_axis.pop(0), _acceleration_range(action)) if action["longitudinal"] else 0.0
-        steering = scaled(on_axis.pop(0), _steering_range(action)) if action["lateral"] else 0.0
+        acceleration = scaled(on_axis.pop(0), action["acceleration_range"]) if action["longitudinal"] else 0.0
+        steering = scaled(on_axis.pop(0), action["steering_range"]) if action["lateral"] else 0.0
         commands.append((acceleration, steering))
     return commands
 
@@ -496,11 +483,3 @@ def _span(limits: Any) -> tuple[float, float, bool]:
     and not Python numbers (NEP 50)."""
     low, high = limits
     return float(low), float(high), np.result_type(np.float32, low, high) == np.float64
-
-
-def _acceleration_range(action: Mapping[str, Any]) -> Any:
-    return (-5, 5.0) if action["acceleration_range"] is None else action["acceleration_range"]
-
-
-def _steering_range(action: Mapping[str, Any]) -> Any:
-    return (-math.pi / 4, math.pi / 4) if action["steering_range"] is None else action["steering_range"]

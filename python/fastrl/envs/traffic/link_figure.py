@@ -21,22 +21,13 @@ def ages_over_time(
     """Ages of information at moments of one episode: times float64 [F] in s, the links int64 [L, 2] (ids of sender and
     receiver), and ages float64 [F, L] in s, NaN where the link was not there."""
     times = np.array([scene.time for scene in scenes], np.float64)
-    columns = [scene.links() for scene in scenes]
-    pairs = sorted(
-        {
-            pair
-            for each in columns
-            for pair in zip(each["sender"].tolist(), each["receiver"].tolist(), strict=True)
-        }
-    )
-    place = {pair: i for i, pair in enumerate(pairs)}
+    links = [scene.links() for scene in scenes]
+    ends = [np.stack([each["sender"], each["receiver"]], axis=1) for each in links]
+    pairs, place = np.unique(np.concatenate([np.empty((0, 2), np.int64), *ends]), axis=0, return_inverse=True)
     ages = np.full((len(scenes), len(pairs)), np.nan)
-    for row, each in zip(ages, columns, strict=True):
-        for sender, receiver, age in zip(
-            each["sender"].tolist(), each["receiver"].tolist(), each["age"], strict=True
-        ):
-            row[place[sender, receiver]] = age
-    return times, np.array(pairs, np.int64).reshape(len(pairs), 2), ages
+    frames = np.repeat(np.arange(len(scenes)), [len(each) for each in ends])
+    ages[frames, place.ravel()] = np.concatenate([np.empty(0), *(each["age"] for each in links)])
+    return times, pairs, ages
 
 
 def draw_ages(scenes: Sequence[TrafficScene], path: Path, *, title: str = "") -> None:

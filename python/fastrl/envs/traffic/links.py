@@ -89,7 +89,7 @@ class LinkOptions:
     def __post_init__(self) -> None:
         check_types(self, least=1)
         for name, known in _CHOICES.items():
-            one_of(name, getattr(self, name), known)
+            _name(name, getattr(self, name), known)
         self.powers()
         self.share()
 
@@ -119,7 +119,7 @@ def link_options(comms: object, options: Mapping[str, Any] | None) -> dict[str, 
     Raises:
         TypeError, ValueError: an unknown name, with the one that is likely meant, or a value out of range.
     """
-    kind = one_of("comms", str(comms) if isinstance(comms, int) else comms, get_args(Comms))
+    kind = _name("comms", str(comms) if isinstance(comms, int) else comms, get_args(Comms))
     if options is None:
         options = {}
     if not isinstance(options, Mapping):
@@ -135,6 +135,13 @@ def link_options(comms: object, options: Mapping[str, Any] | None) -> dict[str, 
         if kind == "37885" and name == "delivery":
             raise ValueError("comms_options: delivery has no effect with comms='37885', only with 'range'")
     return None if kind == "perfect" else LinkOptions(**options).native(kind)
+
+
+def _name(option: str, value: object, known: Sequence[str]) -> str:
+    try:
+        return one_of(option, value, known)
+    except ValueError as error:
+        raise (error if isinstance(value, str) else TypeError(str(error))) from None
 
 
 def path_loss(condition: Condition, distance: float, frequency: float) -> float:

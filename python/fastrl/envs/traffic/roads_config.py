@@ -13,7 +13,6 @@ from fastrl.envs.traffic.config_interfaces import (
     LATERAL,
     VEHICLE_FEATURES,
     fill_defaults,
-    observation_features,
 )
 from fastrl.envs.traffic.config_kind import (
     ARMS,
@@ -312,7 +311,7 @@ class _ParkingKind(Kind):
             observation = config["observation"]["observation_config"]
             wanted = len(_PARKING_GOAL["features"])
             is_goal = observation["type"] == "KinematicsGoal"
-            if not is_goal or len(observation_features(fill_defaults(observation))) != wanted:
+            if not is_goal or len(fill_defaults(observation)["features"]) != wanted:
                 raise ValueError(
                     f"config['observation']['observation_config']: expected KinematicsGoal with {wanted} features, as"
                     " many as reward_weights, because highway-env measures the success of each agent by what it"
@@ -322,7 +321,7 @@ class _ParkingKind(Kind):
 
     def scenario_options(self, config: Mapping[str, Any]) -> dict[str, list[float]]:
         shown = config["observation"]["observation_config"] if is_multi_agent(config) else _PARKING_GOAL
-        features = observation_features(fill_defaults(shown))
+        features = fill_defaults(shown)["features"]
         return super().scenario_options(config) | {
             "shown_features": [float(VEHICLE_FEATURES.index(name)) for name in features],
             "shown_scales": as_numbers(shown["scales"]),

@@ -143,19 +143,16 @@ class Recorder:
                 row[moment["id"]] = moment[name]
             return values
 
-        present = np.zeros((frames, count), np.bool_)
-        for row, moment in zip(present, cars, strict=True):
-            row[moment["id"]] = True
-        sizes = {}
-        for name in ("length", "width"):
-            known = table(name, -np.inf, np.float64).max(axis=0, initial=-np.inf)
-            sizes[name] = np.where(np.isfinite(known), known, np.nan)
+        sizes = {
+            name: np.fmax.reduce(table(name, np.nan, np.float64), axis=0, initial=np.nan)
+            for name in ("length", "width")
+        }
         last = self._scenes[-1] if self._scenes else None
         return Trajectories(
             env=self._env,
             time=np.array([scene.time for scene in self._scenes], np.float64),
             episode=np.array(self._episodes, np.int64),
-            present=present,
+            present=table("id", -1, np.int64) >= 0,
             crashed=table("crashed", False, np.bool_),
             **{name: table(name, np.nan, np.float64) for name in ("x", "y", "heading", "speed", "along")},
             **{name: table(name, -1, np.int64) for name in ("lane", "agent")},
