@@ -85,7 +85,7 @@ class FragmentMeta(NamedTuple):
 
     @classmethod
     def of_episode(cls, number: int, total: float, length: int, info: tuple[float, ...]) -> FragmentMeta:
-        """That of a whole episode of this return, with unit "episodes"."""
+        """Meta of a whole episode of this return, with unit "episodes"."""
         return cls(length, [(length - 1, NO_ENV, number, total, length, info)])
 
 

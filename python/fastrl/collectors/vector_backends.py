@@ -24,8 +24,6 @@ from fastrl.envs.vector import NativeVectorEnv, RolloutEnd
 if TYPE_CHECKING:
     from fastrl.envs.multi_agent import MultiAgentVectorEnv
 
-__all__ = ["NO_RESET", "NativeBackend", "ProcessBackend", "VectorBackend", "native_vector_env"]
-
 
 class VectorBackend(ABC):
     """R environments that are stepped together.

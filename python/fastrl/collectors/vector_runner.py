@@ -23,7 +23,8 @@ from fastrl.collectors.fragment_arrays import (
 )
 from fastrl.collectors.protocol import ACTIVITIES, CollectError, Plan, Stopped
 from fastrl.collectors.running import RunningEpisode, actions_of, reached, state_of
-from fastrl.collectors.vector_backends import NO_RESET, JointBackend, NativeBackend, VectorBackend
+from fastrl.collectors.vector_backends import JointBackend, NativeBackend, VectorBackend
+from fastrl.envs.serial_envs import NO_RESET
 from fastrl.envs.worker_error import WorkerError
 from fastrl.networks.compiled_actor import Actor, MlpActor, values_of
 from fastrl.networks.team_actor import TeamActor
