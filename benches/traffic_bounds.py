@@ -1,6 +1,7 @@
 """The share of agents that can arrive in traffic without a crash, by search with the future known.
 
     python benches/traffic_bounds.py --cases crossing crossing-2 --episodes 256
+    python benches/traffic_bounds.py --cases racetrack racetrack-large racetrack-oval --drivers bound steer
 
 Episodes are compiled, and a saved state continues with its own random numbers: a plan that the search finds is one
 that a driver could have driven. The search keeps the best states of each step (a beam), so the share it finds is at
@@ -8,7 +9,9 @@ least what is possible. Prints a line of JSON for each case and driver: shares i
 
 Drivers: "bound" is the search; "idle" takes the action that changes nothing; "brake" brakes while it would meet
 somebody in the next seconds if all kept their speeds and headings; "planner" searches anew at each step, with random
-numbers other than those that come, and so knows the state of the traffic, but not its future.
+numbers other than those that come, and so knows the state of the traffic, but not its future; "steer", on racetracks,
+keeps its lane and changes it behind somebody who is near. There the bound is the best of such drives, which change
+lanes at other distances.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ class Case:
         id: without "fastrl/". config: keys on top of the defaults. steps: of an episode.
         actions: that an agent chooses among [M, ...]; `idle` and `slower` are numbers of them.
         arrives: agents have a goal; else those have arrived that are whole at the end of the episode.
+        lanes: of a racetrack, which the actions, steering angles from left to right, are for; 0 elsewhere.
     """
 
     id: str
@@ -48,12 +52,22 @@ class Case:
     idle: int = 1
     slower: int = 0
     arrives: bool = True
+    lanes: int = 0
 
 
 def _crossing(agents: int, seconds: int) -> Case:
     if agents == 1:
         return Case("intersection-v0", seconds, {"duration": seconds})
     return Case("intersection-multi-agent-v2", seconds, {"controlled_vehicles": agents, "duration": seconds})
+
+
+def _racetrack(name: str, lanes: int) -> Case:
+    # Places of the agent beside the middle of its lane and headings from it, which `steer` needs.
+    features = {"vehicles_count": 2, "features": ["lat_off", "ang_off"], "normalize": False, "clip": False}
+    angles = np.linspace(-1, 1, 41, dtype=np.float32)[:, np.newaxis]
+    config = {"observation": {"type": "Kinematics", **features}}
+    # Times of 1,500 steps add up to a little less than 300 s.
+    return Case(f"{name}-v0", 1501, config, angles, idle=20, arrives=False, lanes=lanes)
 
 
 _ROUNDABOUT = {"actions": np.arange(5), "slower": 4, "arrives": False}
@@ -66,13 +80,16 @@ CASES = {
     "crossing-4-long": _crossing(4, 26),
     "roundabout": Case("roundabout-v0", 11, **_ROUNDABOUT),
     "roundabout-long": Case("roundabout-v0", 22, {"duration": 22}, **_ROUNDABOUT),
+    "racetrack": _racetrack("racetrack", 2),
+    "racetrack-large": _racetrack("racetrack-large", 3),
+    "racetrack-oval": _racetrack("racetrack-oval", 3),
 }
 
 
 @dataclass
 class Node:
-    """A state of an episode: which agents arrived and crashed, bool [A], whether its time is up, the rewards so far and
-    the first actions [A] of the way that led here."""
+    """A state of an episode: which agents arrived and crashed, bool [A], whether its time is up or an agent left the
+    road, the rewards so far and the first actions [A] of the way that led here."""
 
     state: bytes
     arrived: NDArray[np.bool_]
@@ -137,18 +154,20 @@ class Bed:
         for i, (node, choice) in enumerate(pairs):
             running = ~(node.arrived | node.crashed)
             ended, arrived, crashed = ends[i] & running, node.arrived.copy(), node.crashed.copy()
+            is_off = False
             if ended.any():
                 of_agent = self.env.vehicles(i)
                 wrecks = set(of_agent["agent"][of_agent["crashed"]].tolist())
                 for agent in np.flatnonzero(ended).tolist():
-                    whole = agent not in wrecks and self.case.arrives
-                    (arrived if whole else crashed)[agent] = True
+                    crashed[agent] = agent in wrecks
+                    arrived[agent] = self.case.arrives and not crashed[agent]
+                    is_off |= not (arrived[agent] or crashed[agent])
             is_late = bool(late[i].any())
             if is_late and not self.case.arrives:
                 arrived |= running & ~ended
             first = choice if node.first is None else node.first
             reward = node.reward + float(rewards[i].sum())
-            yield Node(self.env.save_state(i), arrived, crashed, is_late, reward, first)
+            yield Node(self.env.save_state(i), arrived, crashed, is_late or is_off, reward, first)
 
     def key(self, i: int, node: Node) -> tuple[Any, ...]:
         """Key of a state among those of a step: places and speeds of the agents, in whole metres and m/s."""
@@ -191,18 +210,6 @@ def search(bed: Bed, root: Node, steps: int, width: int, fan: int, rng: np.rando
     return best
 
 
-def bound(bed: Bed, seed: int) -> Node:
-    """The best end of the episode: a narrow search first, wider ones as long as an agent does not arrive."""
-    rng = np.random.default_rng(seed)
-    root = bed.start(seed)
-    best = root
-    for width in WIDTHS:
-        best = max(best, search(bed, root, bed.case.steps, width, FAN, rng), key=lambda each: each.worth)
-        if best.worth == (bed.agents, 0):
-            break
-    return best
-
-
 Drive = Callable[[Bed, Node], NDArray[np.int64]]
 
 
@@ -241,6 +248,54 @@ def brake(bed: Bed, node: Node) -> NDArray[np.int64]:
     return chosen
 
 
+# Gains of a turning rate for m beside the middle of the lane and rad from its heading, 1/m/s and 1/s; the most rad that
+# it turns to the side; the width of lanes and metres between axles; the distances, m, at which lanes are changed.
+_GAINS, _ASIDE, _WIDTH, _AXLES, _CHANGES = (0.5, 3.0), 0.3, 5.0, 5.0, (22.0, 20.0, 18.0, 16.0)
+
+
+def steer(ahead: float) -> Drive:
+    """Drives along the lane, and to one beside it with nobody near as long as somebody is less than `ahead` before."""
+
+    def chosen(bed: Bed, node: Node) -> NDArray[np.int64]:
+        v, lanes = bed.env.vehicles(0), bed.case.lanes
+        beside, turned = bed.env.observe()[0][0, :2].tolist()
+        dx, dy = v["x"] - v["x"][0], v["y"] - v["y"][0]
+        # Sections follow one another, each with all lanes.
+        near = np.hypot(dx, dy) * np.sign(dx * np.cos(v["heading"][0]) + dy * np.sin(v["heading"][0]))
+        lane = target = v["lane"][0] % lanes
+        others = v["lane"][1:] % lanes, near[1:]
+        if ((others[0] == lane) & (others[1] > 0) & (others[1] < ahead)).any():
+            beyond = [to for to in (lane - 1, lane + 1) if 0 <= to < lanes]
+            free = [
+                to for to in beyond if not ((others[0] == to) & (others[1] > -8) & (others[1] < ahead)).any()
+            ]
+            target = free[0] if free else lane
+        aside = (beside + _WIDTH * (lane - target)) * _GAINS[0] / _GAINS[1]
+        rate = -_GAINS[1] * (turned + np.clip(aside, -_ASIDE, _ASIDE))
+        slip = np.arcsin(np.clip(rate * _AXLES / 2 / v["speed"][0], -0.9, 0.9))
+        angle = np.arctan(2 * np.tan(slip)) / (np.pi / 4)
+        return np.abs(bed.case.actions[:, 0] - angle).argmin(keepdims=True)
+
+    return chosen
+
+
+def bound(bed: Bed, seed: int) -> Node:
+    """The best end of the episode: a narrow search first, wider ones as long as an agent does not arrive; on racetracks
+    drives that change lanes nearer and nearer to the others."""
+    best = root = bed.start(seed)
+    rng = np.random.default_rng(seed)
+    ends = (
+        (play(bed, seed, steer(ahead)) for ahead in _CHANGES)
+        if bed.case.lanes
+        else (search(bed, root, bed.case.steps, width, FAN, rng) for width in WIDTHS)
+    )
+    for end in ends:
+        best = max(best, end, key=lambda each: each.worth)
+        if best.worth == (bed.agents, 0):
+            break
+    return best
+
+
 class Planner:
     """Drives the first action of the best plan, searched with other random numbers than those that come."""
 
@@ -260,7 +315,8 @@ WIDTHS, FAN, BED = (8, 64), 27, 64
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
-    parser.add_argument("--drivers", nargs="*", default=["bound", "idle", "brake"])
+    drivers = ("bound", "idle", "brake", "planner", "steer")
+    parser.add_argument("--drivers", nargs="*", choices=drivers, default=["bound", "idle", "brake"])
     parser.add_argument("--episodes", type=int, default=512)
     parser.add_argument("--seed", type=int, default=1000)
     options = parser.parse_args()
@@ -268,8 +324,9 @@ def main() -> None:
     for name, driver in itertools.product(options.cases, options.drivers):
         case = CASES[name]
         start = time.process_time()
-        bed = Bed(case, BED if driver == "bound" else 1)
-        drive = Planner(case) if driver == "planner" else {"idle": idle, "brake": brake}.get(driver, idle)
+        bed = Bed(case, BED if driver == "bound" and not case.lanes else 1)
+        drives = {"idle": idle, "brake": brake, "steer": steer(_CHANGES[0])}
+        drive = Planner(case) if driver == "planner" else drives.get(driver, idle)
         ends = [bound(bed, seed) if driver == "bound" else play(bed, seed, drive) for seed in seeds]
         arrived, crashed = (
             100 * np.mean([getattr(end, key) for end in ends]) for key in ("arrived", "crashed")
