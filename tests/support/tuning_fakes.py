@@ -1,9 +1,11 @@
 """Searches without training: the score of a trial is a function of its settings and its seed."""
 
+import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,19 @@ def space_from(text: str, directory: Path, settings: Any) -> Space:
     file = directory.with_name(f"{directory.name}-space.toml")
     file.write_text(text)
     return read_space(settings, file)
+
+
+@contextlib.contextmanager
+def meanwhile(work: Callable[[threading.Event], object]) -> Iterator[None]:
+    """A context beside which a thread works, until the event that it is given is set."""
+    done = threading.Event()
+    thread = threading.Thread(target=work, args=(done,))
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 class FunctionPool:

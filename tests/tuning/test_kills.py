@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
-from tuning_fakes import SPACE, new_study, recorded, space_from
+from tuning_fakes import SPACE, meanwhile, new_study, recorded, space_from
 from waiting import TIMEOUT, is_running, wait_until
 
 from fastrl.cli.main import main
@@ -48,25 +48,20 @@ def busy(pool: ProcessPool) -> list[int]:
 
 def search_while_killing(study: Study, kills: int, pool: ProcessPool, draws: random.Random) -> int:
     """Runs a search and kills its workers at random times; returns how many were, fewer if it ended before."""
-    done, count = threading.Event(), [0]
+    count = 0
 
-    def kill() -> None:
-        while not done.is_set() and count[0] < kills:
+    def kill(done: threading.Event) -> None:
+        nonlocal count
+        while not done.is_set() and count < kills:
             time.sleep(draws.uniform(0, 0.04))
             if pids := busy(pool):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(draws.choice(pids), signal.SIGKILL)
-                    count[0] += 1
+                    count += 1
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        with pool:
-            run_search(study, Console(quiet=True), pool)
-    finally:
-        done.set()
-        killer.join()
-    return count[0]
+    with meanwhile(kill), pool:
+        run_search(study, Console(quiet=True), pool)
+    return count
 
 
 def events(study: Study) -> Counter[tuple[str, str]]:
@@ -257,9 +252,9 @@ def test_kills_of_workers_that_train_lose_nothing(tmp_path: Path) -> None:
     settings = task.make_settings(values)
     space = space_from(SPACE, tmp_path / "s", settings)
     with Study.create(tmp_path / "s", TuneConfig(trials=2, **config), task, settings, space) as study:
-        pool, done, killed = ProcessPool(2, study.directory), threading.Event(), list[int]()
+        pool, killed = ProcessPool(2, study.directory), list[int]()
 
-        def kill() -> None:
+        def kill(done: threading.Event) -> None:
             """Kills a worker three times, each time once trials have more rows of metrics."""
             seen = 0
             while not done.wait(0.02) and len(killed) < 3:
@@ -271,14 +266,8 @@ def test_kills_of_workers_that_train_lose_nothing(tmp_path: Path) -> None:
                         os.kill(left[0], signal.SIGKILL)
                         killed.append(left[0])
 
-        killer = threading.Thread(target=kill)
-        killer.start()
-        try:
-            with pool:
-                run_search(study, Console(quiet=True), pool)
-        finally:
-            done.set()
-            killer.join()
+        with meanwhile(kill), pool:
+            run_search(study, Console(quiet=True), pool)
         found = events(study)
         assert killed and sum(trial.kills for trial in study.trials.values()) >= 1
         assert len({name for _, name in found}) == 2

@@ -30,7 +30,7 @@ from fastrl.tuning.population import (
 from fastrl.tuning.study import Study
 from fastrl.tuning.trial import Trial, TuneError
 from fastrl.tuning.tune import space_for
-from fastrl.utils.config import to_toml, to_tree
+from fastrl.utils.config import to_toml
 
 RATES = SPACE.partition("[ppo.hidden]")[0]
 CONFIG: dict[str, Any] = {"method": "pbt", "trials": 8, "generations": 4, "confirm": 2, "confirm_seeds": 2}
@@ -157,10 +157,12 @@ def test_a_fork_goes_on_from_the_other_run(env: str, algo: str, options: list[st
     tree[algo]["learning_rate"] = 5e-5
     tree["run"] |= {"seed": 7, "total_timesteps": 1200}
     settings = task.make_settings(tree=tree)
-    fork(source, target, to_tree(settings), f'kind = "gym"\n\n{to_toml(settings)}')
+    file = tmp_path / "target.toml"
+    file.write_text(f'kind = "gym"\n\n{to_toml(settings)}')
+    fork(source, target, file)
     copy = load_newest(target)[1]
     assert same(copy["learner"], before["learner"]) and copy["steps"] == before["steps"]
-    fork(source, target, {}, "")  # nothing: it is there
+    fork(source, target, tmp_path / "nowhere")  # nothing: it is there
     summary = resume_run(task, target, {}, None, Console(quiet=True))
     assert summary.status == "complete" and summary.steps >= 1200
     after = load_newest(target)[1]

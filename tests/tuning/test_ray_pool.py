@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from rich.console import Console
-from tuning_fakes import SPACE, new_study, recorded
+from tuning_fakes import SPACE, meanwhile, new_study, recorded
 from waiting import wait_until
 
 from fastrl.collectors.ray_cluster import start
@@ -81,10 +81,8 @@ def test_a_population_trains_on_actors_and_its_parts_are_told_their_parents(
             given(trial, job)
 
         monkeypatch.setattr(pool, "start", noting)
-        try:
+        with pool:
             run_search(study, QUIET, pool)
-        finally:
-            pool.close()
         names = Counter(name.rpartition("-")[0] for name in study.trials)
         assert [names[f"member-{generation:03d}"] for generation in range(3)] == [4, 4, 4]
         assert {trial.result.state for trial in study.trials.values()} == {"complete"}
@@ -98,9 +96,9 @@ def test_a_population_trains_on_actors_and_its_parts_are_told_their_parents(
 
 def test_killed_workers_and_actors_lose_nothing(tmp_path: Path, address: str) -> None:
     with new_study(tmp_path / "s", trials=12, restarts=1000, **RANDOM) as study:
-        pool, done, killed = pool_of(study, address, 0.3), threading.Event(), []
+        pool, killed = pool_of(study, address, 0.3), list[int]()
 
-        def kill() -> None:
+        def kill(done: threading.Event) -> None:
             """A worker, then an actor, in turns."""
             while not done.wait(0.4) and len(killed) < 4:
                 if busy := workers():
@@ -108,14 +106,8 @@ def test_killed_workers_and_actors_lose_nothing(tmp_path: Path, address: str) ->
                     os.kill(victim.pid, signal.SIGKILL)
                     killed.append(victim.pid)
 
-        killer = threading.Thread(target=kill)
-        killer.start()
-        try:
+        with pool, meanwhile(kill):
             run_search(study, QUIET, pool)
-        finally:
-            done.set()
-            killer.join()
-            pool.close()
         events = Counter((each["event"], each["trial"]) for each in recorded(study.directory))
         assert killed and len(study.of_search()) == 12
         assert all(events["started", name] == events["ended", name] == 1 for name in study.trials)
@@ -127,10 +119,8 @@ def test_killed_workers_and_actors_lose_nothing(tmp_path: Path, address: str) ->
 def test_a_trial_that_takes_too_long_fails(tmp_path: Path, address: str) -> None:
     with new_study(tmp_path / "s", trials=1, **RANDOM) as study:
         pool = pool_of(study, address, 1000, 1, trial_seconds=0.5)
-        try:
+        with pool:
             run_search(study, QUIET, pool)
-        finally:
-            pool.close()
         assert [trial.result.error for trial in study.of_search()] == ["it took more than 0.5 s"]
 
 
@@ -141,21 +131,17 @@ def test_what_cannot_work_is_said_in_a_line(tmp_path: Path, address: str) -> Non
         ):
             pool_of(study, address, size=3)
         pool = RayPool(1, tmp_path / "elsewhere", address)
-        try:
-            with pytest.raises(
-                TuneError, match=r"has no .*elsewhere: give --dir on a file system that all nodes"
-            ):
-                run_search(study, QUIET, pool)
-        finally:
-            pool.close()
+        with (
+            pool,
+            pytest.raises(TuneError, match=r"has no .*elsewhere: give --dir on a file system that all nodes"),
+        ):
+            run_search(study, QUIET, pool)
         pool = RayPool(1, study.directory, address, command=[sys.executable, "-c", "raise SystemExit(3)"])
-        try:
-            with pytest.raises(
-                TuneError, match=r"actor has failed: .*processes end as soon as they start, see"
-            ):
-                run_search(study, QUIET, pool)
-        finally:
-            pool.close()
+        with (
+            pool,
+            pytest.raises(TuneError, match=r"actor has failed: .*processes end as soon as they start, see"),
+        ):
+            run_search(study, QUIET, pool)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fastrl.runs.curves import SUFFIXES
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import METAVARS, ConfigError
 from fastrl.utils.names import nearest
-from fastrl.utils.output import printable
+from fastrl.utils.output import plain_console, printable
 from fastrl.utils.refusals import brief
 
 # A text that is known now, or only when the command runs.
@@ -235,13 +235,13 @@ def check_folders(*paths: Path | None) -> None:
             raise ConfigError(f"{file}: there is no folder {file.parent}")
 
 
-def write_found(
+def present(
     found: Any, json: Path | None, figure: Path | None, *, pictures: str, said: str, **facts: Any
 ) -> None:
-    """Writes what a command has found, where it was asked to, and names the files.
+    """Shows what a command has found, writes it where it was asked to, and names the files.
 
     Args:
-        found: has `to_tree`.
+        found: has `show` and `to_tree`.
         json: file for its tree.
         figure: file for its picture.
         pictures: the module whose `draw` draws it.
@@ -250,6 +250,7 @@ def write_found(
     """
     from fastrl.utils.files import save_figure, to_json, write_atomically
 
+    found.show(plain_console())
     if json is not None:
         write_atomically(json, to_json({**facts, **found.to_tree()}, indent=2).encode())
         print(f"{json}: {said}")

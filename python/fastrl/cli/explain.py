@@ -14,12 +14,11 @@ from fastrl.cli.arguments import (
     check_folders,
     command,
     import_from_here,
-    write_found,
+    present,
 )
 from fastrl.runs.curves import SUFFIXES
 from fastrl.tasks import find, load_saved
 from fastrl.utils.config import ConfigError
-from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
 
 
@@ -95,8 +94,7 @@ def explain(
             steps=steps,
             advance=progress.advance,
         )
-    found.show(plain_console())
-    write_found(
+    present(
         found,
         json,
         figure,

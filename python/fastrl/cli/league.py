@@ -13,10 +13,9 @@ from fastrl.cli.arguments import (
     check_folders,
     command,
     import_from_here,
-    write_found,
+    present,
 )
 from fastrl.runs.curves import SUFFIXES
-from fastrl.utils.output import plain_console
 from fastrl.utils.progress import Progress, load_torch
 
 
@@ -58,8 +57,7 @@ def league(
             episode_length=episode_length,
             advance=progress.advance,
         )
-    found.show(plain_console())
-    write_found(
+    present(
         found,
         json,
         figure,

@@ -271,9 +271,11 @@ class ProgressBar(Callback):
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
+        self._done = 0
 
     def on_start(self, run: Run) -> None:
-        self._progress = Progress(f"{run.algorithm} on {run.env}", run.goal)
+        self._progress, self._done = Progress(f"{run.algorithm} on {run.env}", run.goal), 0
+        self._progress.__enter__()
         self._advance(run)
 
     def on_update(self, run: Run) -> None:
@@ -281,9 +283,10 @@ class ProgressBar(Callback):
 
     def _advance(self, run: Run) -> None:
         assert self._progress is not None, "a run starts before its updates"
-        self._progress.advance(run.done - self._progress.done)
+        self._progress.advance(run.done - self._done)
+        self._done = run.done
 
     def on_end(self, run: Run) -> None:
         if self._progress is not None:
-            self._progress.close()
+            self._progress.__exit__(None, None, None)
             self._progress = None

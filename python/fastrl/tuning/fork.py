@@ -1,20 +1,19 @@
 """Forks of runs: a new run directory that continues from another run's checkpoint with other settings."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from fastrl.runs.checkpoint import load_newest, save_checkpoint
 from fastrl.runs.directory import RunDirectory
 from fastrl.sources.minibatches import REPLAY
-from fastrl.utils.files import new_file, open_file
+from fastrl.utils.config import load_toml
+from fastrl.utils.files import new_file, open_file, read_file
 
 # Files of a run that a fork continues.
 _HISTORY = ("metrics.jsonl", "episodes.csv")
 
 
-def fork(source: Path, target: Path, config: Mapping[str, Any], toml: str) -> None:
+def fork(source: Path, target: Path, config: Path) -> None:
     """Makes a run that continues where another one stands: networks, optimisers, statistics, replay.
 
     Its episodes start anew, because their seeds are those of its own settings. The directory is there when it is
@@ -23,13 +22,13 @@ def fork(source: Path, target: Path, config: Mapping[str, Any], toml: str) -> No
     Args:
         source: the other run.
         target: the new run directory; nothing is done if it is there.
-        config: nested settings of the new run.
-        toml: the same as a file.
+        config: file of the new run's settings.
     """
     if target.exists():
         return
     file, state = load_newest(source)
-    state["config"] = dict(config)
+    state["config"] = load_toml(config)
+    del state["config"]["kind"]
     if "collector" in state.get("source", {}):
         state["source"]["collector"] = None
     part = target.with_name(f".{target.name}.part")
@@ -37,7 +36,7 @@ def fork(source: Path, target: Path, config: Mapping[str, Any], toml: str) -> No
         part.unlink()
     shutil.rmtree(part, ignore_errors=True)
     with RunDirectory(part) as directory:
-        directory.write_settings(toml)
+        directory.write_settings(read_file(config).decode())
         directory.checkpoints.mkdir()
         save_checkpoint(directory.checkpoints / file.name, state)
         for name in _HISTORY:

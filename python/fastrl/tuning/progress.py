@@ -4,7 +4,7 @@ import math
 import time
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -75,7 +75,7 @@ class ProgressTable(Closing):
             return math.nan
         return (phase.total - ended) * (time.monotonic() - self._began) / here
 
-    def _picture(self, phase: Phase, pool: Pool) -> RenderableType:
+    def _picture(self, phase: Phase, pool: Pool) -> Table:
         trials = phase.trials()
         running = {trial.name for trial in pool.running()}
         states = [trial.result.state for trial in trials if trial.result is not None]
@@ -102,7 +102,7 @@ class ProgressTable(Closing):
                 f"{trial.result.steps:,}",
                 brief_point(trial.point),
             )
-        return Group(table)
+        return table
 
     def _now(self, trial: Trial) -> tuple[str, str]:
         """Newest score and its step, of a trial that runs."""

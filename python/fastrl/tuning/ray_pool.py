@@ -19,6 +19,7 @@ from fastrl.collectors.ray_collector import START_TIMEOUT_S, start_limit
 from fastrl.tuning.pool import GRACE_S, MAX_START_FAILURES, WORKER, Answer, ProcessPool
 from fastrl.tuning.study import is_study
 from fastrl.tuning.trial import Trial, TuneError
+from fastrl.utils.closing import Closing
 from fastrl.utils.import_path import module_command
 
 # Seconds in which the cluster should answer, and between two looks of an actor at its worker process.
@@ -97,7 +98,7 @@ class _Slot:
     stopped: bool = False
 
 
-class RayPool:
+class RayPool(Closing):
     """Actors on the nodes of a Ray cluster. They end with this process, whatever ends it.
 
     An actor that dies, alone or with its node, is replaced; its trial continues from its last checkpoint. If no node

@@ -116,19 +116,15 @@ def _counts(study: Study) -> list[str]:
     """Lines about the trials of a search."""
     trials, config = study.of_search(), study.config
     states = [trial.result.state for trial in trials if trial.result is not None]
-    seconds = math.fsum(
-        trial.result.seconds
-        for trial in study.trials.values()
-        if trial.result is not None and not math.isnan(trial.result.seconds)
-    )
+    results = [trial.result for trial in study.trials.values() if trial.result is not None]
+    seconds = math.fsum(result.seconds for result in results if not math.isnan(result.seconds))
     again = sum(trial.name.startswith("confirm-") for trial in study.trials.values())
     line = (
         f"{config.method}, seed {study.seed}: {len(trials)} trials, {states.count('complete')} complete,"
         f" {states.count('pruned')} stopped early, {states.count('failed')} failed; {again} trainings of the"
         f" confirmation; {duration(seconds)} of training in all"
     )
-    failed = [trial for trial in study.trials.values() if trial.result and trial.result.state == "failed"]
-    reasons = dict.fromkeys(trial.result.error for trial in failed if trial.result)
+    reasons = dict.fromkeys(result.error for result in results if result.state == "failed")
     return [line, *(f"failed: {reason}" for reason in list(reasons)[:3])]
 
 

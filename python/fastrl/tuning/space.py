@@ -169,12 +169,8 @@ def _table(leaf: Leaf, mark: Mark) -> str:
     if isinstance(mark, Choices):
         # A mark without values means all of them.
         fields = {"values": ()} | fields | {"values": choices_of(leaf, mark)}
-    lines = [f"{name} = {json.dumps(_plain(value))}" for name, value in fields.items()]
+    lines = [f"{name} = {json.dumps(to_plain(value))}" for name, value in fields.items()]
     return "\n".join([f"# {leaf.description}", f"[{leaf.key}]", *lines, ""])
-
-
-def _plain(value: Any) -> Any:
-    return [to_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def space_of(settings: Any, *, has_images: bool, fixed: Collection[str] = ()) -> Space:
@@ -185,15 +181,13 @@ def space_of(settings: Any, *, has_images: bool, fixed: Collection[str] = ()) ->
         fixed: dotted keys of settings that stay as they are.
     """
     known, kept = leaves(type(settings)), {*fixed, *without_effect(settings)}
-    marks = {
-        key: mark for key, leaf in known.items() if (mark := mark_of(leaf)) is not None and key not in kept
-    }
+    marks = {key: mark_of(leaf) for key, leaf in known.items() if key not in kept}
     return Space(
         known,
         {
             key: mark
             for key, mark in marks.items()
-            if not (isinstance(mark, Choices) and mark.of_images and not has_images)
+            if mark and (has_images or not (isinstance(mark, Choices) and mark.of_images))
         },
     )
 

@@ -1,5 +1,6 @@
 """Searches from the start or resumed: trials, confirmation, report."""
 
+import contextlib
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,25 +75,21 @@ def run_search(study: Study, console: Console, pool: Pool | None = None) -> Tune
     """
     for number in study.journal.damaged:
         print_lines(console, f"line {number} of {study.journal.path} is damaged and was left out")
-    started = _pool_of(study) if pool is None else None
-    with StopSignals() as stop, ProgressTable(study, console) as progress:
-        try:
-            runner = Runner(study, started or pool, stop, progress.show)  # type: ignore[arg-type]
-            confirmation = ConfirmationPhase(study)
-            if study.config.method == "pbt":
-                runner.run(PopulationPhase(study))
-                confirmation = PopulationConfirmation(study)
-            else:
-                runner.run(SearchPhase(study, make_sampler(study.config, study.space, study.seed)))
-            runner.run(confirmation)
-            candidates = confirmation.candidates()
-            chosen = report.chosen_of(candidates, study.of_search())
-            runs = [] if chosen is None else confirmation.runs_of(chosen) or [chosen]
-            last = ReportPhase(study, runs)
-            runner.run(last)
-        finally:
-            if started is not None:
-                started.close()
+    opened = _pool_of(study) if pool is None else contextlib.nullcontext(pool)
+    with StopSignals() as stop, ProgressTable(study, console) as progress, opened as trains:
+        runner = Runner(study, trains, stop, progress.show)
+        confirmation = ConfirmationPhase(study)
+        if study.config.method == "pbt":
+            runner.run(PopulationPhase(study))
+            confirmation = PopulationConfirmation(study)
+        else:
+            runner.run(SearchPhase(study, make_sampler(study.config, study.space, study.seed)))
+        runner.run(confirmation)
+        candidates = confirmation.candidates()
+        chosen = report.chosen_of(candidates, study.of_search())
+        runs = [] if chosen is None else confirmation.runs_of(chosen) or [chosen]
+        last = ReportPhase(study, runs)
+        runner.run(last)
     return Tuned(study, candidates, chosen, last.scores())
 
 

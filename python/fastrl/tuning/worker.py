@@ -22,7 +22,7 @@ from fastrl.training.run import evaluate_run, resume_run, start_run
 from fastrl.tuning.fork import fork
 from fastrl.utils.config import load_toml
 from fastrl.utils.errors import UserError
-from fastrl.utils.files import append_file, read_file
+from fastrl.utils.files import append_file
 from fastrl.utils.output import plain_console
 
 
@@ -73,17 +73,11 @@ def do(job: Mapping[str, Any], log: TextIO) -> dict[str, Any]:
 def train(job: Mapping[str, Any], log: TextIO) -> str:
     """Trains a run, or resumes it where it has a checkpoint; returns the status of its summary."""
     task, path, console = find(job["kind"]), Path(job["run"]), plain_console(file=log, width=120)
-    tree = load_toml(job["config"])
     if "fork" in job:
-        fork(
-            Path(job["fork"]),
-            path,
-            {key: tree[key] for key in tree if key != "kind"},
-            read_file(Path(job["config"])).decode(),
-        )
+        fork(Path(job["fork"]), path, Path(job["config"]))
     if is_run(path) and not never_saved(path):
         return resume_run(task, path, {}, None, console, trust=job["trust"]).status
-    settings = task.make_settings(tree=tree, source=job["config"], trust=job["trust"])
+    settings = task.make_settings(tree=load_toml(job["config"]), source=job["config"], trust=job["trust"])
     return start_run(task, settings, path, console).status
 
 

@@ -64,6 +64,8 @@ def starting_workers(*, one_thread: bool = True) -> Iterator[None]:
         one_thread: False: they use as many threads as this process would.
     """
     require_main_guard()
+    # The tracker would start along with the first process, and unblock Ctrl-C.
+    start_tracker()
     with (
         _environment(ONE_THREAD if one_thread else {}),
         _without_terminal_signals(),
@@ -182,19 +184,13 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 def start_tracker() -> None:
     """Starts multiprocessing's resource tracker, which removes the semaphores of killed processes, out of reach of the
     terminal's signals. Call it before semaphores are made; only the first call has an effect."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINAL_SIGNALS)
-    try:
-        with importing_as_here():
-            resource_tracker.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _without_terminal_signals(), importing_as_here():
+        resource_tracker.ensure_running()
 
 
 @contextlib.contextmanager
 def _without_terminal_signals() -> Iterator[None]:
     """A context in which processes are started with the terminal's signals blocked."""
-    # The tracker would start along with the first process, and unblock Ctrl-C.
-    start_tracker()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINAL_SIGNALS)
     try:
         yield

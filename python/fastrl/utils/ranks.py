@@ -189,7 +189,7 @@ class Ranks:
         import torch
         import torch.distributed as dist
 
-        def gather() -> list[Tensor]:
+        with self._timed():
             self.exchange.nbytes += table.nbytes * (self.count - 1)
             if self.exchange.tables is not None and not table.is_cuda:
                 shared = self.exchange.tables.exchange(table)
@@ -201,8 +201,6 @@ class Ranks:
             dist.all_gather(received, sent)
             return [each.to(table.device) for each in received]
 
-        return self._timed(gather)
-
     def gather(self, mine: T) -> list[T]:
         """Objects of all ranks, by rank; they are pickled."""
         if self.count == 1:
@@ -210,12 +208,9 @@ class Ranks:
         import torch.distributed as dist
 
         found: list[Any] = [None] * self.count
-
-        def gather() -> None:
+        with self._timed():
             # Over gloo, also where gradients go from GPU to GPU.
             dist.all_gather_object(found, mine)
-
-        self._timed(gather)
         return found
 
     def lead(self, *decisions: bool) -> list[bool]:
@@ -226,7 +221,8 @@ class Ranks:
         import torch.distributed as dist
 
         flags = torch.tensor(decisions, dtype=torch.uint8)
-        self._timed(lambda: dist.broadcast(flags, 0))
+        with self._timed():
+            dist.broadcast(flags, 0)
         return [bool(flag) for flag in flags.tolist()]
 
     @contextlib.contextmanager
@@ -251,10 +247,12 @@ class Ranks:
             heartbeat.begin(self.gather(heartbeat.contact))
             yield
 
-    def _timed(self, send: Callable[[], T]) -> T:
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """A context in which to send something to the other ranks."""
         start = time.perf_counter()
         try:
-            return send()
+            yield
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise LostRankError(f"another rank has ended, or cannot be reached: {reason[:200]}") from None
