@@ -89,6 +89,11 @@ class Node:
     def worth(self) -> tuple[int, int]:
         return int(self.arrived.sum()), -int(self.crashed.sum())
 
+    @property
+    def rank(self) -> tuple[int, int, bool, float]:
+        """What is known to be whole at the end before what only still is."""
+        return (*self.worth, self.is_over, self.reward)
+
 
 class Bed:
     """Environments in which states are tried.
@@ -172,7 +177,7 @@ def search(bed: Bed, root: Node, steps: int, width: int, fan: int, rng: np.rando
             pairs += [(node, choice) for choice in few]
         for at in range(0, len(pairs), bed.size):
             for i, node in enumerate(bed.step(pairs[at : at + bed.size])):
-                best = max(best, node, key=lambda each: (*each.worth, each.reward))
+                best = max(best, node, key=lambda each: each.rank)
                 if not node.is_over:
                     known = found.setdefault(bed.key(i, node), node)
                     if node.reward > known.reward:
