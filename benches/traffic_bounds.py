@@ -106,6 +106,11 @@ class Node:
     def worth(self) -> tuple[int, int]:
         return int(self.arrived.sum()), -int(self.crashed.sum())
 
+    @property
+    def rank(self) -> tuple[int, int, bool, float]:
+        """What is known to be whole at the end before what only still is."""
+        return (*self.worth, self.is_over, self.reward)
+
 
 class Bed:
     """Environments in which states are tried.
@@ -191,7 +196,7 @@ def search(bed: Bed, root: Node, steps: int, width: int, fan: int, rng: np.rando
             pairs += [(node, choice) for choice in few]
         for at in range(0, len(pairs), bed.size):
             for i, node in enumerate(bed.step(pairs[at : at + bed.size])):
-                best = max(best, node, key=lambda each: (*each.worth, each.reward))
+                best = max(best, node, key=lambda each: each.rank)
                 if not node.is_over:
                     known = found.setdefault(bed.key(i, node), node)
                     if node.reward > known.reward:
@@ -250,7 +255,7 @@ def brake(bed: Bed, node: Node) -> NDArray[np.int64]:
 
 # Gains of a turning rate for m beside the middle of the lane and rad from its heading, 1/m/s and 1/s; the most rad that
 # it turns to the side; the width of lanes and metres between axles; the distances, m, at which lanes are changed.
-_GAINS, _ASIDE, _WIDTH, _AXLES, _CHANGES = (0.5, 3.0), 0.3, 5.0, 5.0, (22.0, 20.0, 18.0, 16.0)
+_GAINS, _ASIDE, _WIDTH, _AXLES, CHANGES = (0.5, 3.0), 0.3, 5.0, 5.0, (22.0, 20.0, 18.0, 16.0)
 
 
 def steer(ahead: float) -> Drive:
@@ -285,7 +290,7 @@ def bound(bed: Bed, seed: int) -> Node:
     best = root = bed.start(seed)
     rng = np.random.default_rng(seed)
     ends = (
-        (play(bed, seed, steer(ahead)) for ahead in _CHANGES)
+        (play(bed, seed, steer(ahead)) for ahead in CHANGES)
         if bed.case.lanes
         else (search(bed, root, bed.case.steps, width, FAN, rng) for width in WIDTHS)
     )
@@ -325,7 +330,7 @@ def main() -> None:
         case = CASES[name]
         start = time.process_time()
         bed = Bed(case, BED if driver == "bound" and not case.lanes else 1)
-        drives = {"idle": idle, "brake": brake, "steer": steer(_CHANGES[0])}
+        drives = {"idle": idle, "brake": brake, "steer": steer(CHANGES[0])}
         drive = Planner(case) if driver == "planner" else drives.get(driver, idle)
         ends = [bound(bed, seed) if driver == "bound" else play(bed, seed, drive) for seed in seeds]
         arrived, crashed = (

@@ -37,15 +37,6 @@ def stub_pool(study: Study, seconds: float = 0.05, size: int = 2, limit: float |
     return ProcessPool(size, study.directory, limit, command)
 
 
-def busy(pool: ProcessPool) -> list[int]:
-    """The process ids of the workers that have a trial."""
-    return [
-        worker.process.pid
-        for worker in list(pool._workers)
-        if worker.trial is not None and worker.process.is_alive()
-    ]
-
-
 def search_while_killing(study: Study, kills: int, pool: ProcessPool, draws: random.Random) -> int:
     """Runs a search and kills its workers at random times; returns how many were, fewer if it ended before."""
     count = 0
@@ -54,7 +45,7 @@ def search_while_killing(study: Study, kills: int, pool: ProcessPool, draws: ran
         nonlocal count
         while not done.is_set() and count < kills:
             time.sleep(draws.uniform(0, 0.04))
-            if pids := busy(pool):
+            if pids := pool.busy():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(draws.choice(pids), signal.SIGKILL)
                     count += 1

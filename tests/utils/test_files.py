@@ -133,7 +133,6 @@ OTHER_WAYS = {
     ("replay/storage.py", "memmap"): "of files that were made by new_file, or are no links",
     ("runs/loggers.py", "SummaryWriter"): "TensorBoard's own, into its own folder",
     ("tuning/fork.py", "copytree"): "into a directory that was just made",
-    ("tuning/journal.py", "open"): "without following links, to cut off what a full disk left",
     ("tuning/worker.py", "fdopen"): "of standard output",
     ("utils/output.py", "open"): "/dev/null",
     ("utils/output.py", "fdopen"): "of standard streams",

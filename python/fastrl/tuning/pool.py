@@ -56,6 +56,14 @@ class Pool(Protocol):
         """The trials that run."""
         ...
 
+    def busy(self) -> list[int]:
+        """The process ids of the workers that have a trial."""
+        return [
+            worker.process.pid
+            for worker in list(self._workers)
+            if worker.trial is not None and worker.process.is_alive()
+        ]
+
     def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
         """Starts one."""
         ...
