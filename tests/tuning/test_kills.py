@@ -249,7 +249,7 @@ def test_kills_of_workers_that_train_lose_nothing(tmp_path: Path) -> None:
             """Kills a worker three times, each time once trials have more rows of metrics."""
             seen = 0
             while not done.wait(0.02) and len(killed) < 3:
-                left = [pid for pid in busy(pool) if pid not in killed]
+                left = [pid for pid in pool.busy() if pid not in killed]
                 size = sum(path.stat().st_size for path in study.directory.rglob("metrics.jsonl"))
                 if left and size > seen:
                     seen = size
