@@ -69,7 +69,11 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
         self._chunk = CHUNK if self._has_images else VALUE_CHUNK
         self._metrics: Any = None
         chunk = self._chunk if self._has_images else sys.maxsize
-        self._sequences = SequencePasses.of(self.policy, self._optimizer, self.device, chunk, self.burn_in)
+        self._sequences = (
+            SequencePasses.of(self.policy, self._optimizer, self.device, chunk, self.burn_in)
+            if self.policy.state_size
+            else None
+        )
         keep_freed_memory()
 
     @property

@@ -56,14 +56,6 @@ class Pool(Protocol):
         """The trials that run."""
         ...
 
-    def busy(self) -> list[int]:
-        """The process ids of the workers that have a trial."""
-        return [
-            worker.process.pid
-            for worker in list(self._workers)
-            if worker.trial is not None and worker.process.is_alive()
-        ]
-
     def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
         """Starts one."""
         ...
@@ -122,6 +114,14 @@ class ProcessPool(Closing):
 
     def running(self) -> list[Trial]:
         return [worker.trial for worker in self._workers if worker.trial is not None]
+
+    def busy(self) -> list[int]:
+        """The process ids of the workers that have a trial."""
+        return [
+            worker.process.pid
+            for worker in list(self._workers)
+            if worker.trial is not None and worker.process.is_alive()
+        ]
 
     def start(self, trial: Trial, job: Mapping[str, Any]) -> None:
         idle = [worker for worker in self._workers if worker.trial is None]

@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
-from fastrl.utils.closing import Closing
-
 # Exit codes of a rank that has lost another one, and of one that ``fastrl train --ranks`` has started and that has
 # trained: a program that is not fastrl may end with 0.
 EXIT_LOST, EXIT_TRAINED = 75, 76
@@ -48,7 +46,7 @@ class Contact(NamedTuple):
     token: bytes
 
 
-class Heartbeat(Closing):
+class Heartbeat:
     """Heartbeats that one rank sends, and a listener for those of the others. It runs while its context is open.
 
     Only a rank that has been heard can be lost: where datagrams do not get through, none is ever lost. While this
@@ -94,7 +92,10 @@ class Heartbeat(Closing):
         self._thread.start()
         return self
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._ended.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()

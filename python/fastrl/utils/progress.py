@@ -8,9 +8,9 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
-from fastrl.utils.closing import Closing
 from fastrl.utils.output import plain_console, shows_bars
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _QUIET = {"-h", "--help", "--json", "--print-config"}
 
 
-class Progress(Closing):
+class Progress:
     """Progress of one task, as a context manager.
 
     On a terminal it is a bar, which is removed at the end, in notebooks one that stays; elsewhere it is a line every
@@ -82,7 +82,12 @@ class Progress(Closing):
             self._task = self._bar.add_task(task, total=total)
             self._bar.start()
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()
         if self._notebook is not None:
