@@ -111,7 +111,7 @@ def test_waiting_times_beside_sumo(tmp_path, record):
             found["SUMO"] = waiting_of_sumo(tmp_path, net)
         cases.append(Case(net, found))
     about = "Seconds that a vehicle waits in 15 minutes with the programs of the file, one number an episode."
-    record("Waiting at traffic lights", "s", cases, [], about=about, left_out=left_out, better="lower")
+    record("Waiting at traffic lights", "s", cases, [], about=about, left_out=left_out, lower_is_better=True)
 
 
 if __name__ == "__main__":
