@@ -528,7 +528,7 @@ def test_roads_have_presets_of_ppo_and_dqn() -> None:
         is_crossing = name.startswith("intersection")
         assert ppo.ppo.encoder == ("rows" if is_crossing else "auto")
         assert dqn.dqn.encoder == ("rows" if is_crossing or "roundabout" in name else "auto")
-        assert ppo.ppo.normalize_obs == (not is_crossing and "racetrack" not in name)
+        assert ppo.ppo.normalize_obs != is_crossing
         num_envs = 128 if is_crossing else 256 if name.startswith("racetrack") else 64
         assert (ppo.env.num_envs, dqn.env.num_envs) == (num_envs, 16)
         assert dqn.run.total_timesteps < ppo.run.total_timesteps
