@@ -108,7 +108,7 @@ class Node:
 
     @property
     def rank(self) -> tuple[int, int, bool, float]:
-        """What is known to be whole at the end before what only still is."""
+        """Order of nodes: by agents that arrived and crashed, then those whose episode is over, then by reward."""
         return (*self.worth, self.is_over, self.reward)
 
 

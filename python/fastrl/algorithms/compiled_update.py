@@ -19,6 +19,7 @@ from fastrl.networks.action_space import Actions
 from fastrl.rollout.rollout import Rollout
 
 if TYPE_CHECKING:
+    from fastrl.algorithms.flat_adam import FlatAdam
     from fastrl.algorithms.ppo import PPO
 
 # Methods that are compiled.
@@ -130,7 +131,7 @@ class CompiledSteps:
     def prepare(
         self,
         samples: Samples,
-        optimizer: Any,
+        optimizer: "Optimizer | FlatAdam[Any]",
         generator: torch.Generator,
         *,
         num_epochs: int,
@@ -141,7 +142,7 @@ class CompiledSteps:
         interpreter, so that a thread may take them beside others.
 
         Args:
-            optimizer: of the parameters, whose moments change in place: an `Optimizer` or a `FlatAdam`.
+            optimizer: of the parameters, whose moments change in place.
             generator: draws the order of samples.
             settings: further ones of ``PpoUpdate.run``.
         """

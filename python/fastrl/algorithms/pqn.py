@@ -95,7 +95,11 @@ class PQN(PQNDeclaration, QLearner):
         self._has_images = self._obs_rows.dtype == np.uint8
         self._chunk = CHUNK if self._has_images else VALUE_CHUNK
         chunk = self._chunk if self._has_images else sys.maxsize
-        self._sequences = SequencePasses.of(self.network, self._optimizer, self.device, chunk)
+        self._sequences = (
+            SequencePasses.of(self.network, self._optimizer, self.device, chunk)
+            if self.network.state_size
+            else None
+        )
         self._means = LossMeans(self.device, (*TDLoss.names(), "grad_norm"))
 
     @property

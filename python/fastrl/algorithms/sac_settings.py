@@ -130,7 +130,7 @@ class PolicyAndCriticsConfig:
             raise ValueError(f"target_critics should be at most critics, {self.critics}, got {asked}")
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
-        # What is learned is its logarithm.
+        # The logarithm of the temperature is learned.
         if getattr(self, "learn_temperature", False) and getattr(self, "temperature", 1.0) == 0:
             raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
         return self

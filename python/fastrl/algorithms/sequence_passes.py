@@ -58,15 +58,13 @@ class SequencePasses:
     @classmethod
     def of(
         cls, network: Any, optimizer: Optimizer, device: torch.device, chunk: int, burn_in: int = 0
-    ) -> Self | None:
-        """The passes of a network, which see the steps of episodes in their order; None: it has no memory.
+    ) -> Self:
+        """The passes of a network with a memory, which see the steps of episodes in their order.
 
         Args:
-            network: with ``sequences`` as of `fastrl.networks.acting_network.PolicyNet`, if it has a memory.
+            network: with ``sequences`` as of `fastrl.networks.acting_network.PolicyNet`.
             optimizer: of the network.
         """
-        if not network.state_size:
-            return None
         return cls(lambda batch: network.sequences(*batch[:3]), optimizer.autocast, device, burn_in, chunk)
 
     def over(self, rollout: Rollout) -> Iterator[tuple[SequenceBatch, Tensor, Tensor]]:

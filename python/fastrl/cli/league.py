@@ -39,9 +39,9 @@ def league(
     json: Annotated[Path | None, Arg("also write everything that was found, as JSON", "FILE")] = None,
     figure: Annotated[Picture | None, Arg(f"also draw the table, {' or '.join(SUFFIXES)}", "FILE")] = None,
 ) -> int:
-    """Plays each defender of CAGE Challenge 2 against each attacker: a table of
-    the defenders' returns, ratings of both by Nash averaging, and for each defender the opponents to train it against,
-    with priorities by what they cost it (prioritised fictitious self-play)."""
+    """Plays each defender of CAGE Challenge 2 against each attacker: a table of the defenders' returns, ratings of both
+    by Nash averaging, and for each defender the opponents to train it against, with priorities by what they cost it
+    (prioritised fictitious self-play)."""
     check_folders(json, figure)
     for name in defenders:
         import_from_here(name)

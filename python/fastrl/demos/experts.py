@@ -60,7 +60,7 @@ class PolicyExpert:
     ) -> None:
         self._actor, self._greedy = actor, greedy
         self.state_size = actor.state_size
-        # Of the observations that the actor takes in another form.
+        # Both forms of observations that the actor takes in another one.
         self._rows = None if rows is None or rows.direct else (rows, ObsRows(rows.space))
         self._action_rows = ActionRows(action_space)
         self._actions = Actions(self._action_rows.flat_space, squash)

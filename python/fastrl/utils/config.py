@@ -49,7 +49,7 @@ Values = dict[str, Any]
 
 _RULES = ConfigDict(defer_build=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
-# What help texts call values, by their type.
+# Metavars of values in help texts, by their type.
 METAVARS: dict[Any, str] = {bool: "true|false", int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 # Files of settings have a few thousand bytes; a device such as /dev/zero never ends.

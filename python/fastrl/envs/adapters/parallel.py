@@ -282,7 +282,7 @@ class _Envs:
             raise gymnasium.error.ResetNeeded("an environment has to be reset first: call reset()")
 
     def episodes(self) -> dict[str, NDArray[Any]]:
-        """What is known of ended episodes, see `MultiAgentVectorEnv.episodes`."""
+        """Facts of the episodes that have ended, see `MultiAgentVectorEnv.episodes`."""
         counted = dict(zip(COUNTED, self._facts["last"].T.copy(), strict=True))
         return {"finished": self._facts["finished"].copy(), **counted}
 

@@ -122,7 +122,7 @@ ACTIONS: dict[str, dict[str, Any]] = {
     },
 }
 _TYPES = OBSERVATIONS | ACTIONS
-# What None stands for, where it does not mean "none".
+# Defaults of keys in which None means the default, not "none".
 _STANDARD: dict[str, Any] = {
     "features": ["presence", "x", "y", "vx", "vy"],
     "grid_size": [[-27.5, 27.5], [-27.5, 27.5]],

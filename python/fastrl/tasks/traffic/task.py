@@ -95,7 +95,7 @@ class TrafficTask(Task):
             num_envs = 1
         elif num_envs is None:
             run: RunConfig = settings.run
-            # Of episodes that are as long as they can be.
+            # An upper bound: every episode is counted at its greatest length.
             steps = run.total_timesteps or (run.total_episodes or 1) * episode_steps(env)
             num_envs = choose_num_envs(steps, self._num_steps(settings), is_live=settings.collect.is_live)
         resolved = dataclasses.replace(env, num_envs=num_envs, vehicles=vehicles_of(env))
