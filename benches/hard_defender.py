@@ -2,10 +2,13 @@
 
     python benches/hard_defender.py runs/hard --rounds 60         # goes on where it was stopped
     python benches/hard_defender.py runs/hard --measure record=runs/record hard=runs/hard/blue059.safetensors
+    python benches/hard_defender.py runs/hard --bound "round 59"=runs/hard/red059.safetensors
 
 Each round trains the defender against the scripts and all attackers so far, drawn by prioritised fictitious self-play,
 then a best response to it, which joins the attackers. `--measure` adds rows to
 docs/benchmarks/results/hard-defender.jsonl: the challenge's total, and the returns against new best responses.
+`--bound` adds the returns of defenders that are trained against one attacker alone: no defender's worst case is better
+than the best of them.
 `python docs/draw_hard_defender.py` draws them.
 
 M. Lanctot et al., A Unified Game-Theoretic Approach to Multiagent Reinforcement Learning, 2017.
@@ -16,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +34,7 @@ SCRIPTS = ("bline", "meander")
 SHARE_OF_SCRIPTS = 0.3
 # Bonuses of entropy of the attackers, in turns: those of high entropy visit more of the game.
 ENTROPIES = (0.01, 0.03, 0.1)
+MEMORIES = ("decoys", "full")
 GAME = "fastrl/Cage2Game-v0"
 
 
@@ -106,6 +111,40 @@ def measure(
     }
 
 
+def bound(
+    name: str,
+    attacker: str,
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    steps: int = 10_000_000,
+    episodes: int = 1000,
+) -> dict[str, Any]:
+    """The returns of defenders that know one attacker and meet no other, with each memory of the observation.
+
+    Args:
+        seeds: of the defenders.
+        steps: of the training of each of them.
+    """
+    returns: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "blue.safetensors")
+        for memory in MEMORIES:
+            for seed in seeds:
+                train(
+                    "blue",
+                    steps,
+                    seed,
+                    file,
+                    opponents=[attacker],
+                    env__memory=memory,
+                    entropy_coef=0.01,
+                    final_entropy_coef=0.0,
+                )
+                table = league([str(file)], [attacker], episodes=episodes)
+                returns.setdefault(memory, []).append(round(float(table.returns[0, 0]), 2))
+    return {"attacker": name, "bound": returns}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -125,15 +164,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--measure", nargs="+", metavar="NAME=RUN", help="measure these defenders instead, and add their rows"
     )
     parser.add_argument(
+        "--bound", nargs="+", metavar="NAME=RUN", help="train defenders against these attackers alone"
+    )
+    parser.add_argument(
         "--episodes", type=int, default=1000, metavar="INT", help="episodes of a measurement [1000]"
     )
     options = parser.parse_args(arguments)
-    if options.measure:
-        for name, _, run in (each.partition("=") for each in options.measure):
-            line = json.dumps(measure(name, run, episodes=options.episodes))
-            print(line, flush=True)
-            with ROWS.open("a", encoding="utf-8") as rows:
-                rows.write(line + "\n")
+    wanted = [(measure, each) for each in options.measure or ()] + [
+        (bound, each) for each in options.bound or ()
+    ]
+    for row_of, each in wanted:
+        name, _, run = each.partition("=")
+        line = json.dumps(row_of(name, run, episodes=options.episodes))
+        print(line, flush=True)
+        with ROWS.open("a", encoding="utf-8") as rows:
+            rows.write(line + "\n")
+    if wanted:
         return 0
     options.folder.mkdir(parents=True, exist_ok=True)
     for number in range(len(list(options.folder.glob("red*.safetensors"))), options.rounds):

@@ -22,10 +22,22 @@ CHART = ROOT / "docs" / "images" / "hard-defender.svg"
 
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """A dot for each best response to a defender, beside the defender's total in the challenge."""
+    """A dot for each best response to a defender, beside its total in the challenge; lines are bounds of all."""
     figure = Figure(figsize=(7.2, 4.0), layout="constrained")
     axes = figure.subplots()
     for row in rows:
+        if "bound" in row:
+            best = max(value for values in row["bound"].values() for value in values)
+            axes.axhline(best, c="#888888", lw=1)
+            axes.annotate(
+                f"the most against {row['attacker']} alone",
+                (0.01, best),
+                (0, 3),
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                fontsize=8,
+            )
+            continue
         total, responses = row["total"], row["responses"]
         colour = "#2274a5" if row["name"].startswith("round") else "#e0643a"
         axes.plot([total] * len(responses), responses, ".", c=colour, alpha=0.4, ms=7)

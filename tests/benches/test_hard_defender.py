@@ -30,6 +30,11 @@ def test_rounds_go_on_where_they_were_stopped(tmp_path: Path, capsys: pytest.Cap
     assert row["total"] < 0
     assert row["scripts"].keys() == {"bline", "meander", "mix"}
     assert row["gain"] == pytest.approx(min(row["scripts"].values()) - row["responses"][0], abs=0.02)
+    limit = hard_defender.bound(
+        "red", str(tmp_path / "red000.safetensors"), seeds=(0,), steps=400, episodes=4
+    )
+    assert {memory: len(returns) for memory, returns in limit["bound"].items()} == {"decoys": 1, "full": 1}
     draw = pytest.importorskip("draw_hard_defender", reason="a source distribution has no documentation")
-    figure = draw.draw([row, row | {"name": "round 1", "total": row["total"] + 5}])
-    assert [text.get_text() for text in figure.axes[0].texts] == ["small", "round 1"]
+    figure = draw.draw([row, row | {"name": "round 1", "total": row["total"] + 5}, limit])
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts == ["small", "round 1", "the most against red alone"]
