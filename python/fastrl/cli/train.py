@@ -453,7 +453,8 @@ class Command:
         """The settings of the run: of a new one defaults, presets, file, options; of one to resume its own, changed by
         options."""
         if self.checkpoint is not None:
-            from fastrl.training.run import resumed_settings, using_checkpoint
+            from fastrl.runs.checkpoint import using_checkpoint
+            from fastrl.training.run import resumed_settings
 
             with using_checkpoint(self.checkpoint, "has no settings that this fastrl can read"):
                 return resumed_settings(self.task, self.checkpoint, self.saved, self.changes, trust=True)
