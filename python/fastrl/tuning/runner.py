@@ -107,7 +107,7 @@ class Runner:
 
         Raises:
             SearchInterrupted: a signal came.
-            TuneError: the search cannot go on, such as on a full disk.
+            TuneError: the search cannot continue, such as on a full disk.
         """
         pool = self._pool
         for trial in phase.trials():
