@@ -21,7 +21,7 @@ from fastrl.tuning.trial import (
 from fastrl.utils.config import ConfigError
 from fastrl.utils.interrupts import StopSignals
 
-# Seconds between two looks at trials that run, and that a process of an earlier session has to leave a run.
+# Seconds between two checks of trials that run, and that a process of an earlier session has to leave a run.
 _INTERVAL, _LEAVES = 0.3, 60.0
 
 
