@@ -1745,21 +1745,21 @@ class LockstepBarrier:
         them between rounds, members within a round."""
 
     def start_round(self) -> None:
-        """Starts a round, by the leader. RuntimeError: the last one is not complete, or this process does not lead."""
+        """Starts a round; for the leader. RuntimeError: the last one is not complete, or this process does not lead."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits, in the leader and without the GIL, until all members are done, at most `timeout` seconds; returns
-        whether they are. Signals are handled meanwhile: an exception of a handler is raised here, and the
+        """Waits, without the GIL, until all members are done, at most `timeout` seconds; returns whether they are. For
+        the leader. Signals are handled meanwhile: an exception of a handler is raised here, and the
         round continues."""
 
     def missing(self) -> list[int]:
         """Members that are not done with the present round."""
 
     def mark_dead(self, member: int) -> None:
-        """Marks a missing member as dead, by the leader; its part counts as done."""
+        """Marks a missing member as dead, whose part counts as done; for the leader."""
 
     def join(self, member: int) -> None:
-        """Takes part from the next round on, as a member, also in place of a dead one."""
+        """Takes part from the next round on, also in place of a dead member; for a member."""
 
     def done(self) -> None:
         """Marks the part of this member as done. From then on it may not touch the shared bytes."""
