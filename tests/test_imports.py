@@ -114,7 +114,8 @@ def test_no_module_imports_what_imports_it() -> None:
     }
     # The run of a seed is a command in a process of its own.
     imports["fastrl.cli.seeds"].remove("fastrl.cli.main")
-    graphlib.TopologicalSorter(imports).prepare()
+    # A circle is a CycleError that names its modules.
+    assert {*graphlib.TopologicalSorter(imports).static_order()} == paths.keys()
 
 
 FOLDERS = [
