@@ -15,7 +15,7 @@ from fastrl.autotune.candidates import collector_way
 from fastrl.autotune.race import Way
 from fastrl.autotune.trial import Trial
 from fastrl.autotune.tuner import Tuner
-from fastrl.cli.train import Command
+from fastrl.cli.run_arguments import Command
 from fastrl.collectors.resources import cores
 from fastrl.tasks import find
 from fastrl.utils.config import replaced

@@ -106,7 +106,7 @@ def ours(obs_space, action_space, arrays):
 
 
 def loader_loop(obs_space, action_space, arrays):
-    """The same with a DataLoader."""
+    """Trains with a DataLoader."""
     policy = learner_of(obs_space, action_space).policy
     adam = torch.optim.Adam(policy.parameters(), lr=1e-3)
     steps = arrays.steps_of()

@@ -61,7 +61,7 @@ class Ours:
 
 
 class StableBaselines3:
-    """The same by Stable-Baselines3's PPO."""
+    """Trains by Stable-Baselines3's PPO."""
 
     def __init__(self, config):
         sb3 = pytest.importorskip("stable_baselines3")

@@ -83,7 +83,7 @@ class Clock:
         return time.perf_counter() - self._wall, self._processors() - self._cpu
 
     def rate(self):
-        """Of `UPDATES`."""
+        """Steps per second of `UPDATES`."""
         return Rate(*(UPDATES * NUM_STEPS * NUM_ENVS / seconds for seconds in self.seconds()))
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory shared b
 
 
 def copies_per_second(size):
-    """Of a block in the cache, one call each."""
+    """Copies of a block in the cache, one call each."""
     source, target = np.zeros((2, size), np.uint8)
     best = 0.0
     for _ in range(20):
@@ -34,8 +34,8 @@ def copies_per_second(size):
 
 
 def copies_between_processes(size, blocks):
-    """As a queue has to copy: one process into a ring of blocks that another one reads, all the time and without ever
-    waiting for each other. Blocks per second of the slower one."""
+    """Blocks per second that are copied as a queue has to copy: one process into a ring of blocks that another one
+    reads, all the time and without ever waiting for each other; those of the slower one."""
     ring = np.frombuffer(mmap.mmap(-1, blocks * size), np.uint8).reshape(blocks, size)
     counts = np.frombuffer(mmap.mmap(-1, 4096), np.int64)
     slots, own = list(ring), list(np.zeros((16, size), np.uint8))

@@ -40,7 +40,7 @@ def speed_of_fastrl(network):
 
 
 def speed_of_sumo(network, demand, step):
-    """The same of SUMO in steps of so many seconds, scaled to as many vehicles."""
+    """Simulated seconds of SUMO in a second, in steps of so many seconds, scaled to as many vehicles."""
     command = [sys.executable, __file__, *map(str, (network, demand, step, BEFORE, SECONDS, VEHICLES))]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])

@@ -313,7 +313,7 @@ class _Memory:
 
 
 def measure_apart(setting: Setting, case: Case) -> Speed:
-    """As `measure`, in a process of its own.
+    """See `measure`; in a process of its own.
 
     Raises:
         BenchError: it could not be measured; one line that says why.

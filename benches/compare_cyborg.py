@@ -146,7 +146,7 @@ def _first(result: Any) -> Any:
 def play_simulator(
     policy: Policy, red_agent: str, ruleset: Any, num_steps: int, episodes: int, seed: int
 ) -> Steps:
-    """The same episodes in the compiled simulator."""
+    """Episodes in the compiled simulator, with the same seed."""
     env = Cage2VectorEnv(
         1,
         ruleset=ruleset,

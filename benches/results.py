@@ -137,7 +137,7 @@ class Benchmark:
                     yield ours, other, self.ratio(case, ours, other)
 
     def stamped(self, command: str, note: str = "") -> Benchmark:
-        """The same with the command, the present date, the machine and the versions of what is installed."""
+        """A copy with the command, the present date, the machine and the versions of what is installed."""
         now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         return replace(
             self,

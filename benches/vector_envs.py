@@ -159,7 +159,7 @@ def cage2_contenders() -> tuple[dict[str, Measure], dict[str, str]]:
 
 
 def highway_contenders(env_id: str) -> tuple[dict[str, Measure], dict[str, str]]:
-    """As `cage2_contenders`, of an environment that highway-env has under the same id."""
+    """Contenders, as of `cage2_contenders`, of an environment that highway-env has under the same id."""
     gymnasium.logger.min_level = gymnasium.logger.ERROR
     contenders = {
         "fastrl, gymnasium.make": played(gymnasium.make(f"fastrl/{env_id}"), 100),
@@ -181,7 +181,7 @@ def make_cart() -> gymnasium.Env[Any, Any]:
 
 @contextlib.contextmanager
 def cart_contenders() -> Iterator[tuple[dict[str, Measure], dict[str, str]]]:
-    """As `cage2_contenders`: eight CartPoles, in processes unless the name says otherwise."""
+    """Contenders of eight CartPoles, as of `cage2_contenders`, in processes unless the name says otherwise."""
     makers: dict[str, Callable[[], Any]] = {
         f"fastrl ProcessVectorEnv, {workers} worker{'s' if workers > 1 else ''}": functools.partial(
             ProcessVectorEnv, "CartPole-v1", CARTS, workers, start_method="forkserver"

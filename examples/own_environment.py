@@ -24,7 +24,7 @@ class Balance(gymnasium.Env):
         self.state = np.clip([position + 0.1 * speed, speed], -2, 2)
         self.steps += 1
         terminated = bool(abs(self.state[0]) > 1)  # it fell off
-        truncated = self.steps >= 100  # it could go on: its value counts
+        truncated = self.steps >= 100  # it could continue: its value counts
         return self.state.astype(np.float32), 1 - abs(self.state[0]), terminated, truncated, {}
 
 

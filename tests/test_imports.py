@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import itertools
 import json
 import subprocess
@@ -15,6 +16,7 @@ from fastrl.tasks import with_experts
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "python" / "fastrl"
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 # The parts of the package, packages and single modules, from the top down. Each may import those below it.
 ORDER = [
@@ -52,18 +54,26 @@ ORDER = [
 
 def test_the_order_names_what_exists() -> None:
     """A new part of the package needs a place in `ORDER`."""
-    assert {part_of(path) for path in PACKAGE.rglob("*.py")} == set(ORDER)
+    assert {part_of(path) for path in MODULES} == set(ORDER)
 
 
 def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported_names(path: Path) -> set[str]:
-    """Full names of all imports of a module, also those inside functions and for type checkers."""
+class WithoutTypes(ast.NodeTransformer):
+    """Leaves out what only type checkers read."""
+
+    def visit_If(self, node: ast.If) -> ast.If | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else node
+
+
+def imported_names(path: Path, *, types: bool = True) -> set[str]:
+    """Full names of all imports of a module, also those inside functions and, with ``types``, for type checkers."""
     found: set[str] = set()
     module = ("fastrl", *path.relative_to(PACKAGE).with_suffix("").parts)
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree if types else WithoutTypes().visit(tree)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -86,11 +96,26 @@ def imported_parts(path: Path) -> set[str]:
 def test_modules_import_what_is_below_them() -> None:
     wrong = [
         f"fastrl.{part} stands below {other}, which {path.relative_to(PACKAGE)} imports"
-        for path in sorted(PACKAGE.rglob("*.py"))
+        for path in MODULES
         for part, other in itertools.product([part_of(path)], sorted(imported_parts(path)))
         if ORDER.index(other) < ORDER.index(part)
     ]
     assert wrong == []
+
+
+def test_no_module_imports_what_imports_it() -> None:
+    """Imports within functions count; those for type checkers do not."""
+    names = (".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in MODULES)
+    paths = dict(zip((name.removesuffix(".__init__") for name in names), MODULES, strict=True))
+    imports = {
+        name: paths.keys()
+        & {part for each in imported_names(path, types=False) for part in (each, each.rpartition(".")[0])}
+        for name, path in paths.items()
+    }
+    # The run of a seed is a command in a process of its own.
+    imports["fastrl.cli.seeds"].remove("fastrl.cli.main")
+    # A circle is a CycleError that names its modules.
+    assert {*graphlib.TopologicalSorter(imports).static_order()} == paths.keys()
 
 
 FOLDERS = [

@@ -13,25 +13,39 @@ if TYPE_CHECKING:
     from fastrl.exports.export import export
     from fastrl.model import Model
     from fastrl.model_loading import load
-    from fastrl.model_types import (
-        BC,
-        DQN,
-        IMPALA,
-        IPPO,
-        IQL,
-        MABC,
-        MAPPO,
-        PPO,
-        PQN,
-        REINFORCE,
-        SAC,
-        TD3,
-        AsyncPPO,
-        CrossQ,
-    )
     from fastrl.play.policy import load_policy
     from fastrl.runs.compare import compare
     from fastrl.tuning.tune import tune
+
+    # Models of algorithms: `fastrl.model_types` makes them.
+    class PPO(Model): ...
+
+    class AsyncPPO(Model): ...
+
+    class IMPALA(Model): ...
+
+    class DQN(Model): ...
+
+    class PQN(Model): ...
+
+    class BC(Model): ...
+
+    class MABC(Model): ...
+
+    class IPPO(Model): ...
+
+    class MAPPO(Model): ...
+
+    class REINFORCE(Model): ...
+
+    class SAC(Model): ...
+
+    class CrossQ(Model): ...
+
+    class TD3(Model): ...
+
+    class IQL(Model): ...
+
 
 __all__ = [
     "BC",

@@ -282,7 +282,7 @@ class Model(metaclass=_ModelType):
     ) -> Self:
         """Trains for so many environment steps, or episodes, more.
 
-        Schedules that end with the run, as of the learning rate, start anew over the steps of this call, as by default
+        Schedules that end with the run, as of the learning rate, restart over the steps of this call, as by default
         in Stable-Baselines3; ``learn()`` without a number of steps continues them. Optimisers, counters and what has a
         length of its own, as DQN's ``epsilon_steps``, continue in any case.
         Ctrl-C, or the button of a notebook that interrupts, ends it after the present update with a KeyboardInterrupt;

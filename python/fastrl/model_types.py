@@ -1,7 +1,7 @@
 """Classes of models by their algorithm: ``fastrl.PPO`` and so on."""
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastrl.algorithms import algorithms, class_named, find
 from fastrl.model import Model
@@ -27,37 +27,6 @@ def model_type(algorithm: str) -> type[Model]:
         lines.append(f"    {leaf.key.rpartition('.')[2]}: {leaf.description} [{default}]")
     body = {"_algo": algorithm, "__doc__": "\n".join(lines), "__module__": "fastrl"}
     return type(found.__name__, (Model,), body)
-
-
-if TYPE_CHECKING:
-
-    class PPO(Model): ...
-
-    class AsyncPPO(Model): ...
-
-    class IMPALA(Model): ...
-
-    class DQN(Model): ...
-
-    class PQN(Model): ...
-
-    class BC(Model): ...
-
-    class MABC(Model): ...
-
-    class IPPO(Model): ...
-
-    class MAPPO(Model): ...
-
-    class REINFORCE(Model): ...
-
-    class SAC(Model): ...
-
-    class CrossQ(Model): ...
-
-    class TD3(Model): ...
-
-    class IQL(Model): ...
 
 
 def __getattr__(name: str) -> Any:

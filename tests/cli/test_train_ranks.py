@@ -15,8 +15,7 @@ from waiting import TIMEOUT
 
 from fastrl.cli import ranks
 from fastrl.cli.main import main
-from fastrl.runs.checkpoint import load_checkpoint, load_newest
-from fastrl.training.evaluation import BEST
+from fastrl.runs.checkpoint import BEST, load_checkpoint, load_newest
 
 OPTIONS = [
     "CartPole-v1",

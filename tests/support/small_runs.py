@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from fastrl.cli.main import main
-from fastrl.cli.train import Command
+from fastrl.cli.run_arguments import Command
 from fastrl.runs.checkpoint import load_newest
 from fastrl.tasks import find
 from fastrl.training.trainer import Trainer

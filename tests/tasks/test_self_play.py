@@ -18,7 +18,7 @@ from small_runs import differences, train_refusal, untimed_state
 
 import fastrl
 from fastrl.cli.main import main
-from fastrl.cli.train import Command
+from fastrl.cli.run_arguments import Command
 from fastrl.play.team_policy import TeamPolicy
 from fastrl.runs.checkpoint import CheckpointError, load_checkpoint, load_newest, save_checkpoint
 from fastrl.runs.episodes import Episodes

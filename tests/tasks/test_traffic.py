@@ -20,7 +20,7 @@ from fastrl.cli.main import main
 from fastrl.collectors.protocol import Difficulty
 from fastrl.collectors.team_spec import CompiledTeamSpec
 from fastrl.envs.record_episodes import MEANS
-from fastrl.runs.checkpoint import load_checkpoint, load_newest, save_checkpoint
+from fastrl.runs.checkpoint import BEST, load_checkpoint, load_newest, save_checkpoint
 from fastrl.runs.console_logger import Highlights
 from fastrl.runs.errors import TrainError
 from fastrl.runs.row import Row
@@ -28,7 +28,7 @@ from fastrl.sources.team_rollouts import MultiAgentSource
 from fastrl.tasks.traffic.curriculum import CurriculumCallback
 from fastrl.tasks.traffic.scores import Scores
 from fastrl.tasks.traffic.task import TASK
-from fastrl.training.evaluation import BEST, Evaluation
+from fastrl.training.evaluation import Evaluation
 from fastrl.training.evaluation_options import EvaluationOptions
 from fastrl.training.run import evaluate_run
 from fastrl.training.trainer import Trainer

@@ -12,9 +12,9 @@ from test_trainer import STEPS, FakeSource, trainer_of
 
 from fastrl.callbacks import BestCheckpoint
 from fastrl.play.play import episode_seeds
-from fastrl.runs.checkpoint import load_checkpoint
+from fastrl.runs.checkpoint import BEST, load_checkpoint
 from fastrl.tasks.gym.task import GymTask
-from fastrl.training.evaluation import BEST, Evaluation, Returns
+from fastrl.training.evaluation import Evaluation, Returns
 from fastrl.training.evaluation_options import Advance, EvaluationOptions
 
 

@@ -39,7 +39,7 @@ CAGE2_TYPE_OF_HOST: list[int]
 """Index into `CAGE2_UNIT_TYPES` of each host."""
 CAGE2_EFFECTIVE_ACTIONS: list[int]
 CAGE4_ACTIONS: list[list[str]]
-"""Of each blue agent."""
+"""Names of each blue agent's actions."""
 CAGE4_OBS_LENGTHS: list[int]
 """Values of each blue agent's observation; zeros follow."""
 CAGE4_HOSTS: list[str]
@@ -649,7 +649,7 @@ class CoopVec(_Columns):
         """Writes the statistics of each agent's last message, [K, num_statistics]; NaN of agents that do not act."""
 
     def links(self, env: int) -> dict[str, NDArray[Any]]:
-        """As `fastrl.envs.traffic.linked.LinkedVectorEnv.links`."""
+        """See `fastrl.envs.traffic.linked.LinkedVectorEnv.links`."""
 
     def set_difficulty(
         self, num_agents: NDArray[np.int64] | None = None, density: NDArray[np.float64] | None = None
@@ -843,8 +843,8 @@ class RoadVec(_Columns):
     def lanes_at(
         self, x: float, y: float
     ) -> list[tuple[float, float, float | None, bool, int, tuple[float, float], float]]:
-        """Of each lane [L]: length, width, speed limit, whether it is forbidden, priority, and the coordinates (m) and
-        the heading (rad) of a place on it."""
+        """Lanes [L]: length, width, speed limit, whether it is forbidden, priority, and the coordinates (m) and the
+        heading (rad) of a place on it."""
 
     def place_on(self, lane: int, longitudinal: float, lateral: float) -> tuple[float, float]:
         """The place with these coordinates on a lane. IndexError: there is no such lane."""
@@ -871,7 +871,7 @@ class RoadVec(_Columns):
         """Numbers of a continuous action; 0 if actions are discrete."""
 
     def comms(self, out: NDArray[np.float64]) -> None:
-        """As `CoopVec.comms`."""
+        """See `CoopVec.comms`."""
 
     def set_difficulty(
         self, num_agents: NDArray[np.int64] | None = None, density: NDArray[np.float64] | None = None
@@ -880,7 +880,7 @@ class RoadVec(_Columns):
         have density 1. It multiplies the numbers and the rates of the other vehicles. ValueError: out of range."""
 
     def links(self, env: int) -> dict[str, NDArray[Any]]:
-        """As `CoopVec.links`."""
+        """See `CoopVec.links`."""
 
     def episodes(self) -> dict[str, NDArray[Any]]:
         """Results of ended episodes, as `fastrl.envs.MultiAgentVectorEnv.episodes` gives them; `min_ttc` is NaN,
@@ -1460,7 +1460,7 @@ class QSteps:
         margin_coef: float = 0.0,
         weight: float = 1.0,
     ) -> None:
-        """For each of K minibatches it adds `weight` times the gradient of the loss to `gradient` [P], and writes the
+        """Adds, for each of K minibatches, `weight` times the gradient of the loss to `gradient` [P], and writes the
         absolute TD errors to `td_errors` [B]. Where `steps` [K] is True it then takes a step of Adam along the
         gradient, scaled down to `max_grad_norm`, zeroes it, and moves the target by `taus` [K], if there is one.
         Without the GIL. B transitions are those of the first minibatch, then as many of the second and so on.
@@ -1745,27 +1745,28 @@ class LockstepBarrier:
         them between rounds, members within a round."""
 
     def start_round(self) -> None:
-        """For the leader: starts a round. RuntimeError: the last one is not complete, or this process does not lead."""
+        """Starts a round; for the leader. RuntimeError: the last one is not complete, or this process does not lead."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """For the leader: waits, without the GIL, until all members are done, at most `timeout` seconds; returns
-        whether they are. Signals are handled meanwhile: an exception of a handler is raised here, and the
+        """Waits, without the GIL, until all members are done, at most `timeout` seconds; returns whether they are. For
+        the leader. Signals are handled meanwhile: an exception of a handler is raised here, and the
         round continues."""
 
     def missing(self) -> list[int]:
         """Members that are not done with the present round."""
 
     def mark_dead(self, member: int) -> None:
-        """For the leader: marks a missing member as dead; its part counts as done."""
+        """Marks a missing member as dead, whose part counts as done; for the leader."""
 
     def join(self, member: int) -> None:
-        """For a member, also in place of a dead one: takes part from the next round on."""
+        """Takes part from the next round on, also in place of a dead member; for a member."""
 
     def done(self) -> None:
-        """For a member: marks its part as done. From then on it may not touch the shared bytes."""
+        """Marks the part of this member as done. From then on it may not touch the shared bytes."""
 
     def next(self) -> None:
-        """For a member: `done`, then waits, without the GIL, for the next round. RuntimeError: not joined."""
+        """Marks the part of this member as done, then waits, without the GIL, for the next round. RuntimeError: not
+        joined."""
 
     def close(self) -> None:
         """Removes the name. Processes that have it open continue; the last one to close frees the memory."""

@@ -1,9 +1,10 @@
 """Algorithms: one module each, found by name.
 
 A module of this package that defines a subclass of `fastrl.algorithms.protocol.Algorithm` with a ``name``, which is
-that of the module with hyphens for underscores, adds an algorithm; there is no list to extend. Its class is a name of
-this package, for subclasses: ``fastrl.algorithms.PPO``. Where a module ``*_settings`` has its name, summary and
-settings in an abstract class that it inherits, command lines need no PyTorch to parse it.
+that of the module with hyphens for underscores, adds an algorithm; there is no list to extend. The ``name`` is given in
+a line of its own, by which modules are found without being imported. Its class is a name of this package, for
+subclasses: ``fastrl.algorithms.PPO``. Where a module ``*_settings`` has its name, summary and settings in an abstract
+class that it inherits, command lines need no PyTorch to parse it.
 """
 
 import functools

@@ -23,28 +23,12 @@ if TYPE_CHECKING:
     from fastrl.networks.multi_agent import PolicyNetwork
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
-_KNOWN = {field.name for field in fields(NetworkConfig)} | {
-    "epochs",
-    "batch_size",
-    "loss",
-    "learning_rate",
-    "final_learning_rate",
-    "max_grad_norm",
-    "label_smoothing",
-    "entropy_coef",
-    "min_log_std",
-    "validation",
-    "patience",
-    "update_backend",
-    "normalize_obs",
-    "squash_actions",
-    "action_masks",
-    "precision",
-    "share",
-    "policies",
-    "agent_ids",
-    "init",
-}
+_KNOWN = {field.name for field in fields(NetworkConfig)} | (
+    {"epochs", "batch_size", "loss", "learning_rate", "final_learning_rate", "max_grad_norm"}
+    | {"label_smoothing", "entropy_coef", "min_log_std", "validation", "patience", "update_backend"}
+    | {"normalize_obs", "squash_actions", "action_masks", "precision", "share", "policies", "agent_ids"}
+    | {"init"}
+)
 
 
 def takes_compiled_imitation(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastrl.algorithms.compiled_update import CompiledSteps
 from fastrl.algorithms.flat_adam import FlatAdam
-from fastrl.algorithms.multi_agent_settings import MultiAgentConfig
+from fastrl.algorithms.multi_agent_settings import TeamNetworkConfig
 from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.networks.multi_agent import PolicyNetwork
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from fastrl.algorithms.multi_agent import MultiAgentLearner
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
-_KNOWN = {field.name for field in fields(MultiAgentConfig)} | {
-    "num_epochs",
-    "clip_range",
-    "target_kl",
-    "critic",
-}
+_KNOWN = {field.name for field in fields(TeamNetworkConfig)} | (
+    {"num_steps", "minibatch_size", "num_epochs", "critic_epochs", "gamma", "gae_lambda", "critic"}
+    | {"dropout", "memory", "memory_size", "normalize_rewards", "normalize_advantages"}
+    | {"learning_rate", "critic_learning_rate", "max_grad_norm", "precision", "update_backend"}
+    | {"lr_schedule", "lr_every", "lr_factor", "lr_final_share", "lr_warmup"}
+    | {"clip_range", "target_kl", "entropy_coef", "final_entropy_coef"}
+)
 
 Compiled = dict[str, CompiledSteps]
 

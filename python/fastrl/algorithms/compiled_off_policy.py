@@ -23,43 +23,14 @@ if TYPE_CHECKING:
     from fastrl.algorithms.off_policy import Learned, OffPolicyActorCritic
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes them.
-_KNOWN = {
-    "gamma",
-    "n_step",
-    "learning_rate",
-    "final_learning_rate",
-    "batch_size",
-    "tau",
-    "critics",
-    "hidden",
-    "policy_hidden",
-    "weight_decay",
-    "layer_norm",
-    "encoder",
-    "memory",
-    "memory_size",
-    "sequence_length",
-    "burn_in",
-    "network",
-    "network_options",
-    "precision",
-    "update_backend",
-    "target_critics",
-    "policy_value",
-    "policy_every",
-    "temperature",
-    "learn_temperature",
-    "target_entropy",
-    "entropy_share",
-    "entropy_backup",
-    "action_masks",
-    "exploration_noise",
-    "target_noise",
-    "target_noise_clip",
-    "expectile",
-    "beta",
-    "max_weight",
-}
+_KNOWN = (
+    {"gamma", "n_step", "learning_rate", "final_learning_rate", "batch_size", "tau", "critics", "hidden"}
+    | {"policy_hidden", "weight_decay", "layer_norm", "encoder", "memory", "memory_size", "sequence_length"}
+    | {"burn_in", "network", "network_options", "precision", "update_backend", "target_critics"}
+    | {"policy_value", "policy_every", "temperature", "learn_temperature", "target_entropy", "entropy_share"}
+    | {"entropy_backup", "action_masks", "exploration_noise", "target_noise", "target_noise_clip"}
+    | {"expectile", "beta", "max_weight"}
+)
 
 
 # Fields of minibatches that they read.

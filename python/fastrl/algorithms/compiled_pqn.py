@@ -4,7 +4,6 @@ They are, up to rounding, those that PyTorch takes along `fastrl.algorithms.pqn.
 """
 
 import math
-from dataclasses import fields
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -14,7 +13,6 @@ from torch import Tensor
 from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.loss import LossMeans
 from fastrl.algorithms.optimizer import Optimizer
-from fastrl.algorithms.pqn_settings import PQNConfig
 from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
 from fastrl.networks.normalized_q import NormalizedQ
@@ -23,7 +21,13 @@ if TYPE_CHECKING:
     from fastrl.algorithms.pqn import PQN
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
-_KNOWN = {field.name for field in fields(PQNConfig)}
+_KNOWN = (
+    {"num_steps", "num_epochs", "minibatch_size", "gamma", "td_lambda", "munchausen", "huber"}
+    | {"epsilon", "final_epsilon", "epsilon_steps"}
+    | {"learning_rate", "final_learning_rate", "adam_eps", "max_grad_norm", "update_backend"}
+    | {"hidden", "activation", "layer_norm", "encoder", "memory", "memory_size", "network", "network_options"}
+    | {"normalize_obs", "normalize_returns", "reward_scale", "reward_clip", "action_masks"}
+)
 
 
 class CompiledPQN:

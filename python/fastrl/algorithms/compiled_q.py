@@ -23,51 +23,14 @@ if TYPE_CHECKING:
     from fastrl.algorithms.dqn import DQN
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes them.
-_KNOWN = {
-    "accumulate",
-    "action_masks",
-    "adam_eps",
-    "alpha",
-    "batch_norm",
-    "batch_size",
-    "beta",
-    "beta_steps",
-    "channels_last",
-    "compile",
-    "conv",
-    "double",
-    "dueling",
-    "encoder",
-    "epsilon",
-    "epsilon_spread",
-    "epsilon_steps",
-    "final_beta",
-    "final_epsilon",
-    "final_learning_rate",
-    "final_margin_coef",
-    "gamma",
-    "hidden",
-    "huber",
-    "learning_rate",
-    "margin",
-    "margin_coef",
-    "max_grad_norm",
-    "memory",
-    "memory_size",
-    "sequence_length",
-    "burn_in",
-    "n_step",
-    "network",
-    "network_options",
-    "noisy",
-    "noisy_sigma",
-    "precision",
-    "prioritized",
-    "quantiles",
-    "target_every",
-    "target_tau",
-    "update_backend",
-}
+_KNOWN = (
+    {"accumulate", "action_masks", "adam_eps", "alpha", "batch_norm", "batch_size", "beta", "beta_steps"}
+    | {"channels_last", "compile", "conv", "double", "dueling", "encoder", "epsilon", "epsilon_spread"}
+    | {"epsilon_steps", "final_beta", "final_epsilon", "final_learning_rate", "final_margin_coef", "gamma"}
+    | {"hidden", "huber", "learning_rate", "margin", "margin_coef", "max_grad_norm", "memory", "memory_size"}
+    | {"sequence_length", "burn_in", "n_step", "network", "network_options", "noisy", "noisy_sigma"}
+    | {"precision", "prioritized", "quantiles", "target_every", "target_tau", "update_backend"}
+)
 
 # Fields of minibatches that they read.
 _FIELDS = ("obs", "next_obs", "actions", "rewards", "discounts", "weights", "next_masks")

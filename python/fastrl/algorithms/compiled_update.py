@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl._native._rust import PpoUpdate
-from fastrl.algorithms.network_settings import ActorCriticConfig
+from fastrl.algorithms.network_settings import NetworkConfig
 from fastrl.algorithms.optimizer import Optimizer
 from fastrl.algorithms.update_backend import takes_compiled_steps
 from fastrl.collectors.threads import threads
@@ -26,26 +26,14 @@ if TYPE_CHECKING:
 _METHODS = ("loss", "surrogate", "log_probs_and_entropy", "differentiate", "minibatches")
 
 # Settings that compiled steps obey, or that say nothing of a gradient step: with any other PyTorch takes the steps.
-_KNOWN = {field.name for field in fields(ActorCriticConfig)} | {
-    "num_epochs",
-    "minibatch_size",
-    "gae_lambda",
-    "clip_range",
-    "value_clip",
-    "normalize_advantages",
-    "target_kl",
-    "critic_warmup",
-    "init_kl_coef",
-    "init_kl_steps",
-    "freeze_obs_norm",
-    "actor_inputs",
-    "precision",
-    "compile",
-    "update_backend",
-    "max_staleness",
-    "burn_in",
-    "correct_off_policy",
-}
+_KNOWN = {field.name for field in fields(NetworkConfig)} | (
+    {"num_steps", "num_epochs", "minibatch_size", "gamma", "gae_lambda", "normalize_advantages"}
+    | {"clip_range", "value_clip", "value_coef", "entropy_coef", "final_entropy_coef", "target_kl"}
+    | {"critic_warmup", "init_kl_coef", "init_kl_steps", "max_staleness", "burn_in", "correct_off_policy"}
+    | {"learning_rate", "final_learning_rate", "max_grad_norm", "precision", "compile", "update_backend"}
+    | {"normalize_obs", "freeze_obs_norm", "normalize_returns", "reward_scale", "reward_clip"}
+    | {"action_masks", "squash_actions", "actor_inputs"}
+)
 
 
 @dataclass(frozen=True)

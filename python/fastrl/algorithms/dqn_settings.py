@@ -66,7 +66,7 @@ class DQNConfig:
         MayBeCurve(le=1),
     ] = 0.4
     final_beta: Annotated[
-        float, Field(ge=0, le=1, description="the same from beta_steps on"), EndOf("beta", "stays")
+        float, Field(ge=0, le=1, description="that correction from beta_steps on"), EndOf("beta", "stays")
     ] = 1.0
     beta_steps: hp.ScheduleSteps = 1_000_000
     target_every: Annotated[
@@ -95,8 +95,8 @@ class DQNConfig:
         float | None,
         Field(
             ge=0,
-            description="the same at the end of the run, linear in between; none: as at the start. With 0, bad"
-            " demonstrations are overcome",
+            description="weight of that loss at the end of the run, linear in between; none: as at the start. With 0,"
+            " bad demonstrations are overcome",
         ),
         EndOf("margin_coef"),
     ] = None
@@ -139,7 +139,9 @@ class DQNConfig:
     ] = False
     precision: Annotated[
         Literal["auto", "fp32", "bf16", "fp16"],
-        Field(description="of the network's arithmetic when learning; auto: bf16 on CUDA, fp32 on CPUs"),
+        Field(
+            description="number format of the network's arithmetic when learning; auto: bf16 on CUDA, fp32 on CPUs"
+        ),
     ] = "auto"
     update_backend: hp.UpdateBackend = "auto"
     compile: Annotated[bool, Field(description="torch.compile the networks for learning")] = False

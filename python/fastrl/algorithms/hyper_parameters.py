@@ -134,7 +134,7 @@ InitialLogStd = Annotated[
     Field(
         ge=LOG_STD_RANGE[0],
         le=LOG_STD_RANGE[1],
-        description="of continuous actions: logarithm of the deviation at first, in units of half their range",
+        description="logarithm of the deviation of continuous actions at first, in units of half their range",
     ),
 ]
 IMAGE_ENCODERS = (
@@ -179,8 +179,8 @@ ActionMasks = Annotated[
 Precision = Annotated[
     Literal["fp32", "bf16"],
     Field(
-        description="of the hidden layers' matrix products when learning; bf16 is faster where processors have it"
-        " (AVX-512 BF16), and rounds to 3 digits"
+        description="number format of the hidden layers' matrix products when learning; bf16 is faster where"
+        " processors have it (AVX-512 BF16), and rounds to 3 digits"
     ),
 ]
 UpdateBackend = Annotated[

@@ -44,7 +44,7 @@ class ImitationConfig:
         Field(
             ge=0,
             lt=1,
-            description="of discrete actions: share of the target's probability that all choices have in equal parts",
+            description="discrete actions: share of the target's probability that all choices have in equal parts",
         ),
     ] = 0.0
     entropy_coef: Annotated[float, Field(ge=0, description="weight of an entropy bonus")] = 0.0
@@ -53,7 +53,7 @@ class ImitationConfig:
         Field(
             ge=LOG_STD_RANGE[0],
             le=LOG_STD_RANGE[1],
-            description="of continuous actions: lower bound of the deviation's logarithm, so that a clone of an expert"
+            description="continuous actions: lower bound of the deviation's logarithm, so that a clone of an expert"
             " without noise still explores where reinforcement learning continues with it",
         ),
     ] = -3.0
@@ -100,7 +100,7 @@ class BCConfig(ImitationConfig, NetworkConfig):
     ] = False
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],
-        Field(description="of the network's arithmetic while it learns (mixed precision)"),
+        Field(description="number format of the network's arithmetic while it learns (mixed precision)"),
     ] = "fp32"
 
 

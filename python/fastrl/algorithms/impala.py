@@ -250,7 +250,7 @@ class IMPALA(IMPALADeclaration, ActorCriticLearner):
     def _pass_of_sequences(
         self, network: Network, passes: SequencePasses, rows: slice
     ) -> tuple[Tensor, Tensor, NDArray[np.int64], NDArray[np.int64]]:
-        """The same along sequences of steps, for those that are learned from."""
+        """See `_pass_by`; along sequences of steps, for those that are learned from."""
         batch = passes.learned(self.rollout, rows)
         outputs, values = network(batch)
         places, found = batch.packed.places, values.detach().float().cpu().numpy()

@@ -95,8 +95,8 @@ class RND:
     have no order, they are computed anew each time, divided by their own running deviation, and the predictor takes a
     step with each minibatch; with returns of several steps they are of the observation after the last one.
 
-    There is one return of both rewards: the second value function of the paper, of intrinsic returns that go on across
-    episodes, is left out. Everything random comes from the seed; all ranks compute the same.
+    There is one return of both rewards: the second value function of the paper, of intrinsic returns across episodes,
+    is left out. Everything random comes from the seed; all ranks compute the same.
 
     Args:
         config: its settings.

@@ -118,7 +118,7 @@ class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
             "steps": self.steps,
             "policy": self.policy.state(),
             "actors": {name: optimizer.state_dict() for name, optimizer in self.actors.items()},
-            # Critics start anew where reinforcement learning continues.
+            # Critics start again where reinforcement learning continues.
             "critics": {},
             "kept": self._kept,
         }

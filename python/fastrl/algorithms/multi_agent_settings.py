@@ -73,7 +73,7 @@ class MultiAgentConfig(TeamNetworkConfig):
     learning_rate: hp.LearningRate = 1e-3
     critic_learning_rate: Annotated[
         hp.MaybeScheduled | None,
-        Field(description="that of critics; none: the same as the policies'"),
+        Field(description="learning rate of the critics; none: that of the policies"),
         MayBeCurve(optional=True),
     ] = None
     lr_schedule: Annotated[

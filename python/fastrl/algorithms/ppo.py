@@ -363,7 +363,7 @@ class PPO(PPODeclaration, ActorCriticLearner):
     def _minibatches_of_sequences(
         self, passes: SequencePasses, samples: Mapping[str, Tensor]
     ) -> Iterator[Drawn]:
-        """The same where samples are the steps of sequences, of which each shard has some."""
+        """Minibatches of the steps of whole sequences, of which each shard has some."""
         size, shards = self.config.minibatch_size, max(self.ranks.shards, 1)
         for _ in range(self.config.num_epochs):
             for sequences in passes.minibatches(size, self._shuffling, shards):
@@ -479,7 +479,7 @@ class PPO(PPODeclaration, ActorCriticLearner):
         return log_probs_and_entropy(outputs, log_std, actions, self._choices, rows=rows, masks=masks)
 
     def _of_policy(self, batch: Minibatch, log_std: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The same of the policy that the outputs of a minibatch are of."""
+        """Log-probabilities and entropies under the policy that the outputs of a minibatch are of."""
         return self.log_probs_and_entropy(
             batch.outputs, log_std, batch.actions, rows=batch.rows, masks=batch.masks
         )

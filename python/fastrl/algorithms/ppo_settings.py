@@ -77,8 +77,8 @@ class PPOConfig(ActorCriticConfig):
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],
         Field(
-            description="of the network's arithmetic while it learns (mixed precision); bf16 is faster for images, on"
-            " GPUs and on CPUs that have instructions for it (AVX-512 BF16, AMX)"
+            description="number format of the network's arithmetic while it learns (mixed precision); bf16 is faster"
+            " for images, on GPUs and on CPUs that have instructions for it (AVX-512 BF16, AMX)"
         ),
     ] = "fp32"
     compile: Annotated[bool, Field(description="torch.compile the network on CUDA; CPUs never do")] = False

@@ -285,7 +285,7 @@ class PQN(PQNDeclaration, QLearner):
     def _minibatches_of_sequences(
         self, passes: SequencePasses, actions: Tensor, returns: Tensor
     ) -> Iterator[tuple[int, Take]]:
-        """The same where samples are the steps of sequences, of which each shard has some."""
+        """Minibatches of the steps of whole sequences, of which each shard has some."""
         assert isinstance(self.network, NormalizedQ), "a network with a memory"
         network, size, shards = self.network, self.config.minibatch_size, max(self.ranks.shards, 1)
         for _ in range(self.config.num_epochs):

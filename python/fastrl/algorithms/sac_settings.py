@@ -309,8 +309,8 @@ class IQLConfig(OffPolicyConfig):
         Field(
             gt=0,
             lt=1,
-            description="of the critics' values over the recorded actions, which the value function learns: 0.5 is"
-            " their mean, near 1 the best of them",
+            description="expectile of the critics' values over the recorded actions, which the value function learns:"
+            " 0.5 is their mean, near 1 the best of them",
         ),
         Range(0.6, 0.95),
     ] = 0.7

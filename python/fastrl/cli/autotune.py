@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.console import Console
 
 from fastrl.cli.arguments import Arg, import_from_here
-from fastrl.cli.train import Command, MeasuringOptions, find_command
+from fastrl.cli.run_arguments import Command, MeasuringOptions, find_command
 from fastrl.utils.config import ConfigError, to_toml
 from fastrl.utils.files import write_atomically
 from fastrl.utils.output import plain_console

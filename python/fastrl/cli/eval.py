@@ -207,8 +207,6 @@ def _task_of(
             kinds.add(trusted_import("kind", kind, name, trust=trust))
     if baselines:
         kinds.add(_baseline_task(baselines, kinds, env))
-    elif agents and not kinds:
-        kinds.add("cage2")
     if len(kinds) > 1:
         raise ConfigError(
             f"runs of several kinds, {', '.join(sorted(kinds))}, cannot be scored beside each other"

@@ -62,9 +62,9 @@ def explain(
     import_from_here(None, trust=trust)
     load_torch(arguments)
     from fastrl.play.policy import Policy
+    from fastrl.runs.checkpoint import to_play, using_checkpoint
     from fastrl.tasks.cage2.explain import explain as explain_game
-    from fastrl.training.evaluation import to_play
-    from fastrl.training.run import load_run, using_checkpoint
+    from fastrl.training.run import load_run
 
     kind = load_saved(run)[0]
     if kind != "cage2":

@@ -17,7 +17,7 @@ from fastrl.utils.heartbeat import EXIT_LOST, EXIT_TRAINED, LAUNCHED
 from fastrl.utils.import_path import module_command
 from fastrl.utils.interrupts import StopSignals
 
-# Seconds that ranks have to end by themselves once one has ended, and between two looks at them.
+# Seconds that ranks have to end by themselves once one has ended, and between two checks of them.
 _GRACE, _INTERVAL = 10.0, 0.05
 
 

@@ -154,8 +154,8 @@ def render(
 def _film(kind: str, run: str, env: str | None, out: Path | None, *, trust: bool, **options: Any) -> int:
     """Films a run of any task but traffic, which has more to show, or an agent of the user's own in ``env``; options
     are those of `Films.film`."""
-    from fastrl.training.evaluation import to_play
-    from fastrl.training.run import load_run, using_checkpoint
+    from fastrl.runs.checkpoint import to_play, using_checkpoint
+    from fastrl.training.run import load_run
 
     if out is None:
         raise ConfigError("expected --out FILE, such as --out episode.mp4")

@@ -20,7 +20,7 @@ from fastrl.utils.output import ignoring_write_errors, plain_console
 from fastrl.utils.tables import print_lines
 
 if TYPE_CHECKING:
-    from fastrl.cli.train import Command
+    from fastrl.cli.run_arguments import Command
 
 # Options of a new run that a run to resume does not take: it has its settings.
 _OF_NEW_RUNS = ("--preset", "--config")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from fastrl.cli.arguments import Arg, command, import_from_here
-from fastrl.cli.train import Command, FirstPass, SettingsOptions, find_command
+from fastrl.cli.run_arguments import Command, FirstPass, SettingsOptions, find_command
 from fastrl.utils.command_line import ArgumentParser, add_options, read_arguments
 from fastrl.utils.config import ConfigError, build
 from fastrl.utils.output import ignoring_write_errors, plain_console

@@ -93,7 +93,7 @@ class NoiseSource:
     def _draw(
         self, streams: NDArray[np.uint64], steps: NDArray[np.int64]
     ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Of each row: whether it takes a random action, and numbers [K, count] for it."""
+        """Flags [K] of the rows that take a random action, and random numbers [K, count] for it."""
         own = mix(streams ^ _NOISE)
         if self._kind == "gaussian":
             return np.ones(len(steps), np.bool_), normals(own, steps, self._count).astype(np.float64)

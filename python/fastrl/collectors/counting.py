@@ -63,7 +63,7 @@ class CountingCollector(Collector):
 
     @abstractmethod
     def _running_state(self) -> tuple[dict[int, int], dict[int, RunningEpisode]]:
-        """With unit "steps", the entries "numbers" and "running" of the state."""
+        """The entries "numbers" and "running" of the state, with unit "steps"."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._whole:

@@ -46,7 +46,7 @@ SLOT_BYTES = 2**24
 # Seconds that a process may take to start and build its environment, beyond a task's.
 START_SECONDS = 60.0
 
-# Seconds between looks at the workers' memory.
+# Seconds between checks of the workers' memory.
 _MEMORY_INTERVAL_S = 5.0
 
 # Seconds that `close` grants workers to end by themselves.

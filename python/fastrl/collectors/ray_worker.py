@@ -21,7 +21,7 @@ from fastrl.collectors.running import RunningEpisode
 from fastrl.collectors.worker_tasks import Collected, TaskRunner, WorkerReply
 from fastrl.rollout.fragment import first_steps
 
-# Seconds between looks at the memory of a worker.
+# Seconds between checks of the memory of a worker.
 _MEMORY_INTERVAL_S = 5.0
 
 

@@ -108,7 +108,7 @@ class SequentialCollector(CountingCollector):
         return fragment
 
     def _fail(self, error: BaseException) -> None:
-        """Notes a failure; episodes start anew.
+        """Notes a failure; episodes restart.
 
         Raises:
             CollectError: too many.

@@ -57,7 +57,7 @@ _INFO_STEPS, _MOST_INFO_STEPS = 50, 500
 # Bytes of observations that are handed to the writer together, at least, unless it is time for a flush.
 BLOCK_BYTES = 2**22
 
-# Seconds between looks at signals.
+# Seconds between checks of signals.
 _POLL_S = 0.25
 
 # Seconds after which whole episodes are on disk, also if they do not fill a file; more where the disk is slow, so that

@@ -270,7 +270,7 @@ class PolicyNetwork(_Network, ActingNetwork):
         return functools.partial(self.without_weights, self._architecture, actions=self.actions)
 
     def fixed_actor_spec(self) -> ActorSpec:
-        """As `actor_spec`, of an actor with the present weights."""
+        """Makes an actor with the present weights, see `actor_spec`."""
         weights = np.zeros(self.actor_nbytes // 4, np.float32)
         self.actor_weights(weights)
         return functools.partial(with_weights, self.actor_spec(self.actions), weights)

@@ -46,8 +46,10 @@ def check_layers(state: Mapping[str, Any], **layers: Sequence[Any]) -> None:
         ValueError
     """
     for name, sizes in layers.items():
-        if state["architecture"][name] != list(sizes):
-            raise ValueError(f"the saved {name} layers are {state['architecture'][name]}, not {list(sizes)}")
+        # Networks of other layers have no such argument.
+        saved = state["architecture"].get(name, list(sizes))
+        if saved != list(sizes):
+            raise ValueError(f"the saved {name} layers are {saved}, not {list(sizes)}")
 
 
 def check_moments(state: Mapping[str, Tensor], parameters: Tensor) -> None:
@@ -147,7 +149,8 @@ def _plain(value: Any) -> Any:
 class SavedNetwork(nn.Module):
     """A network that is saved as its architecture and its weights.
 
-    The architecture is the arguments of the constructor, JSON-able, but for what decides initial weights alone.
+    The architecture is the arguments of the constructor, JSON-able, but for what decides initial weights alone. One of
+    these is ``generator``, which the constructor has to take.
     """
 
     _architecture: dict[str, Any]
@@ -184,7 +187,7 @@ class SavedNetwork(nn.Module):
         if architecture.get("path") is not None:
             return
         there = sum(tensor.numel() for tensor in weights.values())
-        layers = len(architecture["hidden"]) + len(architecture.get("conv", ()))
+        layers = len(architecture.get("hidden", ())) + len(architecture.get("conv", ()))
         # Each leaf of the observations has a number, but those of numbers have no layer of their own.
         numbers = claimed_numbers(architecture.get("obs") or {"shape": (0,)})
         if layers <= len(weights) and numbers <= _NUMBERS_PER_WEIGHT * there:

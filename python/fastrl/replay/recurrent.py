@@ -63,7 +63,7 @@ class ObsSequences:
         return replace(self, places=self.places[rows])
 
     def to(self, device: torch.device, non_blocking: bool = False) -> ObsSequences:
-        """The same on a device."""
+        """A copy on a device."""
         burn_in = None if self.burn_in is None else self.burn_in.to(device)  # type: ignore[arg-type]
         others = (
             each.to(device, non_blocking=non_blocking) for each in (self.states, self.burnt, self.places)

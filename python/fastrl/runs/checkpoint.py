@@ -9,18 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastrl.collectors.protocol import CollectError
 from fastrl.utils.errors import UserError
 from fastrl.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Name of the best evaluation's checkpoint; `Checkpoints` does not delete it.
+BEST = "best.safetensors"
 FORMAT = "fastrl-checkpoint"
 VERSION = "1"
 SNAPSHOTS = "snapshots"
@@ -42,6 +46,21 @@ def unusable(path: str | Path, what: str, error: Exception) -> CheckpointError:
     """Error of a checkpoint whose contents raised one: ``path what: error``, in one line."""
     reason = " ".join(repr(error).split())
     return CheckpointError(f"{path} {what}: {reason if len(reason) <= 300 else f'{reason[:300]}...'}")
+
+
+@contextmanager
+def using_checkpoint(checkpoint: Path, problem: str) -> Iterator[None]:
+    """Blames a checkpoint for errors of code that uses its contents, unless user, environment or machine are to blame.
+
+    Raises:
+        CheckpointError
+    """
+    try:
+        yield
+    except (UserError, CollectError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        raise unusable(checkpoint, problem, error) from None
 
 
 def save_checkpoint(path: str | Path, state: Mapping[str, Any]) -> None:
@@ -228,6 +247,12 @@ def load_newest(path: str | Path) -> tuple[Path, dict[str, Any]]:
         if not Path(path).is_dir() or not older:
             raise
         raise CheckpointError(f"{error}; the one before it is {older[-1]}") from None
+
+
+def to_play(run: Path) -> Path:
+    """The best policy of a run directory, if its evaluations have kept one; else what is given."""
+    best = run / "checkpoints" / BEST
+    return best if best.is_file() else run
 
 
 def _detach(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:

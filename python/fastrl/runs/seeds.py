@@ -33,7 +33,7 @@ Train = Callable[[Sequence[str], Path, Connection], None]
 
 _STATES = ("complete", "failed", "interrupted", "running", "waiting")
 
-# The most seconds between two looks at the runs, and that a run has to save its checkpoint when all are stopped.
+# The most seconds between two checks of the runs, and that a run has to save its checkpoint when all are stopped.
 _INTERVAL, _GRACE = 0.5, 10.0
 
 

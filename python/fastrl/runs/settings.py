@@ -80,7 +80,7 @@ class RunConfig:
         Field(
             ge=0,
             description="environment steps after which schedules that end with the run start, as of the learning rate;"
-            " in Python each call of learn starts them anew",
+            " in Python each call of learn restarts them",
         ),
         Setting(resumable=True),
     ] = 0

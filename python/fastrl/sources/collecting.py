@@ -106,7 +106,7 @@ class CollectConfig:
         return self.collector == "live"
 
     def with_cores(self, count: int) -> Self:
-        """The same settings for a run that has ``count`` of the machine's cores: so many workers in place of "auto"."""
+        """Settings of a run that has ``count`` of the machine's cores: so many workers in place of "auto"."""
         if self.n_workers != "auto" or (
             self.collector != "auto" and "n_workers" not in options_of(self.collector)
         ):

@@ -164,7 +164,7 @@ class Source(ABC):
         """
 
     def start_stage(self, state: Mapping[str, Any]) -> None:
-        """Counts on from the state of the source of the stage before; environments start anew.
+        """Counts on from the state of the source of the stage before; environments restart.
 
         Raises:
             ValueError: it cannot.

@@ -44,7 +44,7 @@ class OpponentsConfig(DrawConfig):
     ] = 100_000
     pool_size: Annotated[
         int,
-        Field(ge=1, le=1000, description="of the opponent self: so many newest past policies are drawn from"),
+        Field(ge=1, le=1000, description="with the opponent self: newest past policies that are drawn from"),
     ] = 10
 
 

@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     from fastrl.training.evaluation_options import Advance
     from fastrl.training.trainer import Trainer
 
-# Name of the best evaluation's checkpoint; `Checkpoints` does not delete it.
-BEST = "best.safetensors"
-
-
-def to_play(run: Path) -> Path:
-    """The best policy of a run directory, if its evaluations have kept one; else what is given."""
-    best = run / "checkpoints" / BEST
-    return best if best.is_file() else run
-
 
 def settings_to_play(settings: Any, state: Mapping[str, Any], file: Path | None = None) -> Any:
     """Settings with which the policy of a checkpoint plays: in place of the run's own past policies its opponents are
@@ -43,7 +34,7 @@ def settings_to_play(settings: Any, state: Mapping[str, Any], file: Path | None 
     Args:
         settings: of the run.
         state: of the checkpoint.
-        file: the checkpoint; None: of a training that goes on.
+        file: the checkpoint; None: of a training that continues.
     """
     if SNAPSHOTS not in state:
         return settings

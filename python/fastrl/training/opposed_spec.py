@@ -16,10 +16,8 @@ from gymnasium.vector import AutoresetMode
 
 from fastrl.collectors.team_spec import SELF, TeamSpec
 from fastrl.envs.opponents import OpponentVectorEnv, Pool
-from fastrl.runs.checkpoint import CheckpointError, load_checkpoint, load_newest
+from fastrl.runs.checkpoint import CheckpointError, load_checkpoint, load_newest, to_play, using_checkpoint
 from fastrl.runs.settings import table_of
-from fastrl.training.evaluation import to_play
-from fastrl.training.run import using_checkpoint
 from fastrl.utils.config import ConfigError
 
 if TYPE_CHECKING:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastrl.collectors import threads
-from fastrl.collectors.protocol import CollectError
 from fastrl.networks.own_network import check_own_network, own_path
 from fastrl.runs.checkpoint import (
+    BEST,
     SNAPSHOTS,
     CheckpointError,
     Checkpoints,
@@ -21,6 +21,7 @@ from fastrl.runs.checkpoint import (
     find_checkpoint,
     load_newest,
     unusable,
+    using_checkpoint,
 )
 from fastrl.runs.directory import RunDirectory, is_run, new_directory, run_name
 from fastrl.runs.errors import HookError, TrainError
@@ -29,7 +30,7 @@ from fastrl.runs.logger import LoggedRun, Logger
 from fastrl.runs.loggers import EpisodesLogger, JsonlLogger, Loggers, start_loggers
 from fastrl.runs.settings import with_one_goal
 from fastrl.sources.collecting import options_of_others
-from fastrl.training.evaluation import BEST, Evaluation, Scores, settings_to_play
+from fastrl.training.evaluation import Evaluation, Scores, settings_to_play
 from fastrl.training.profiler import with_other
 from fastrl.training.stages import saved_settings, saved_stage
 from fastrl.training.summary import Summary, peak_gpu_memory_mib, peak_memory_mib
@@ -258,21 +259,6 @@ def evaluate_run(
     settings, state = load_run(task, path, trust=trust, named=named)
     with using_checkpoint(path, "holds no policy that this fastrl can use"):
         return task.evaluate(state, settings, options)
-
-
-@contextmanager
-def using_checkpoint(checkpoint: Path, problem: str) -> Iterator[None]:
-    """Blames a checkpoint for errors of code that uses its contents, unless user, environment or machine are to blame.
-
-    Raises:
-        CheckpointError
-    """
-    try:
-        yield
-    except (UserError, CollectError, MemoryError, OSError):
-        raise
-    except Exception as error:
-        raise unusable(checkpoint, problem, error) from None
 
 
 def _check_counts(state: Mapping[str, Any]) -> None:

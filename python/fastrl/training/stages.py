@@ -5,9 +5,9 @@ The setting ``run.stages`` has a text for each stage but the last: the step at w
     stages = ["12e6 env.memory=scan", "13e6 ppo.critic_warmup=1e6 ppo.learning_rate=1e-3"]
 
 Here the first stage ends after 12 million steps and the second after 13 million; the third has the settings of the run
-itself, as each stage has those that its text does not name. Networks, optimiser, metrics, counters and callbacks go on
-from stage to stage; observations may get longer (see `fastrl.networks.wider`). Running episodes end with their stage.
-Schedules, and the warm-up of the critic, run from the start of a stage to its end.
+itself, as each stage has those that its text does not name. Networks, optimiser, metrics, counters and callbacks are
+kept from stage to stage; observations may get longer (see `fastrl.networks.wider`). Running episodes end with their
+stage. Schedules, and the warm-up of the critic, run from the start of a stage to its end.
 """
 
 import dataclasses

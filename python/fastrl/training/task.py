@@ -294,7 +294,7 @@ class Task(TaskSettings, ABC):
         Args:
             settings: of the type that `settings_type` gives.
             console: gets lines about collectors, curricula and failures; None: nothing does.
-            stage: of the run, see `fastrl.training.stages`. The first one looks at whether all others can follow.
+            stage: of the run, see `fastrl.training.stages`. The first one checks whether all others can follow.
 
         Raises:
             TrainError, ConfigError, CollectError: settings that do not go together, or an environment that cannot be

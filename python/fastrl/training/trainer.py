@@ -149,7 +149,7 @@ class Trainer:
 
     @property
     def mean_return(self) -> float:
-        """Of the newest `WINDOW` episodes; NaN before any."""
+        """Mean return of the newest `WINDOW` episodes; NaN before any."""
         recent = self.recent_returns
         return math.fsum(recent) / len(recent) if recent else math.nan
 

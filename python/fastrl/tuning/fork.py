@@ -16,7 +16,7 @@ _HISTORY = ("metrics.jsonl", "episodes.csv")
 def fork(source: Path, target: Path, config: Path) -> None:
     """Makes a run that continues where another one stands: networks, optimisers, statistics, replay.
 
-    Its episodes start anew, because their seeds are those of its own settings. The directory is there when it is
+    Its episodes restart, because their seeds are those of its own settings. The directory is there when it is
     complete, and not before.
 
     Args:

@@ -35,7 +35,7 @@ def should_stop(config: TuneConfig, evaluations: Sequence[Evaluated], others: Se
         return False
     there = [_first_at(each, passed[0]) for each in known if _reached(each, passed[0])]
     go_on = (len(there) + 1) // _FACTOR
-    # Before there are enough to compare with, all go on.
+    # Before there are enough to compare with, all continue.
     return go_on > 0 and sum(score > last.score for score in there) >= go_on
 
 

@@ -21,7 +21,7 @@ from fastrl.tuning.trial import (
 from fastrl.utils.config import ConfigError
 from fastrl.utils.interrupts import StopSignals
 
-# Seconds between two looks at trials that run, and that a process of an earlier session has to leave a run.
+# Seconds between two checks of trials that run, and that a process of an earlier session has to leave a run.
 _INTERVAL, _LEAVES = 0.3, 60.0
 
 
@@ -107,7 +107,7 @@ class Runner:
 
         Raises:
             SearchInterrupted: a signal came.
-            TuneError: the search cannot go on, such as on a full disk.
+            TuneError: the search cannot continue, such as on a full disk.
         """
         pool = self._pool
         for trial in phase.trials():

@@ -43,7 +43,7 @@ class Evaluated(NamedTuple):
 
 
 class TuneError(UserError, RuntimeError):
-    """A search that cannot start or go on; one line that says why."""
+    """A search that cannot start or continue; one line that says why."""
 
 
 def seed_of(seed: int, use: int, *indices: int) -> int:

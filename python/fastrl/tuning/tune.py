@@ -71,7 +71,7 @@ def run_search(study: Study, console: Console, pool: Pool | None = None) -> Tune
 
     Raises:
         SearchInterrupted: a signal came. All is on disk.
-        TuneError, CollectError: it cannot go on.
+        TuneError, CollectError: it cannot continue.
     """
     for number in study.journal.damaged:
         print_lines(console, f"line {number} of {study.journal.path} is damaged and was left out")
@@ -134,7 +134,7 @@ def tune(
             (``total_timesteps``, ``learning_rate``), which are not searched then.
 
     Raises:
-        UserError: one line: it cannot start or go on.
+        UserError: one line: it cannot start or continue.
         KeyboardInterrupt: it was interrupted; all is on disk.
     """
     console = plain_console()

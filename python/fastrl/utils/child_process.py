@@ -18,7 +18,7 @@ from fastrl.utils.processes import DUMP_SIGNAL, exit_cause, share_exit_code, sta
 
 # Option of prctl: the signal that a process gets when its parent dies.
 _SET_PARENT_DEATH_SIGNAL = 1
-# Seconds between two looks at a process.
+# Seconds between two checks of a process.
 _INTERVAL = 0.1
 # Seconds that a hanging worker has to dump its traceback.
 DUMP_GRACE_S = 2.0

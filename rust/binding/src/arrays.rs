@@ -139,7 +139,7 @@ impl<'a, T> Array<'a, '_, T> {
     /// The elements, to be written.
     ///
     /// # Safety
-    /// As [`Array::slice`], and no thread may read it either; and [`writeable`] has checked it.
+    /// See [`Array::slice`], and no thread may read it either; and [`writeable`] has checked it.
     pub unsafe fn slice_mut(&self) -> &'a mut [T] {
         if self.len == 0 {
             return &mut [];
@@ -154,7 +154,7 @@ impl<'a> Array<'a, '_, Flag> {
     /// The flags as bytes.
     ///
     /// # Safety
-    /// As [`Array::slice`].
+    /// See [`Array::slice`].
     pub unsafe fn bytes(&self) -> &'a [u8] {
         // SAFETY: `Flag` is a transparent byte; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts(self.slice().as_ptr().cast(), self.len) }
@@ -163,7 +163,7 @@ impl<'a> Array<'a, '_, Flag> {
     /// The flags as bytes, to be written: 0 or 1.
     ///
     /// # Safety
-    /// As [`Array::slice_mut`].
+    /// See [`Array::slice_mut`].
     pub unsafe fn bytes_mut(&self) -> &'a mut [u8] {
         // SAFETY: `Flag` is a transparent byte; the rest is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.slice_mut().as_mut_ptr().cast(), self.len) }

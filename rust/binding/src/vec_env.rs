@@ -85,7 +85,7 @@ impl<W: Env> VecBinding<W> {
         self.action_kind
     }
 
-    /// As [`Env::mask_len`].
+    /// See [`Env::mask_len`].
     pub fn mask_len(&self) -> usize {
         self.mask_len
     }

@@ -193,7 +193,7 @@ pub trait AsyncEnvs: Send {
 
     fn action_kind(&self) -> ActionKind;
 
-    /// As [`Env::mask_len`].
+    /// See [`Env::mask_len`].
     fn mask_len(&self) -> usize;
 
     /// The number of environments in flight, which `recv` can return.

@@ -56,7 +56,7 @@ pub(crate) fn choose(logits: &[Lanes], sums: &mut [Lanes], actions: usize, unifo
 
 /// Memory for [`choose`] in several rows at a time, whose sums are side by side in registers.
 pub(crate) struct Group {
-    /// Of each action the logits of all rows.
+    /// Logits of all rows, for each action.
     logits: Vec<Lanes>,
     /// The sums up to each action.
     sums: Vec<Lanes>,

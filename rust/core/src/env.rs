@@ -13,7 +13,7 @@ pub enum Actions<'a> {
     Discrete(&'a [i64]),
     /// Numbers, as many a row as [`ActionKind::Box`] says.
     Box(&'a [f32]),
-    /// The same in double precision, for environments that are [`Env::DOUBLE`].
+    /// Actions in double precision, for environments that are [`Env::DOUBLE`].
     Double(&'a [f64]),
 }
 

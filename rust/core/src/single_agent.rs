@@ -38,7 +38,7 @@ pub trait SingleAgentEnv: Send {
     /// Starts the random stream of `seed`; the next `reset` draws from it.
     fn seed(&mut self, seed: u64);
 
-    /// As [`Env::reseed`].
+    /// See [`Env::reseed`].
     fn reseed(&mut self, seed: u64) {
         self.seed(seed);
     }
@@ -52,15 +52,15 @@ pub trait SingleAgentEnv: Send {
     /// Takes an accepted action and writes the observation that follows.
     fn step(&mut self, action: i64, obs: &mut [f32]) -> Step;
 
-    /// As [`crate::env::Env::mask_len`].
+    /// See [`crate::env::Env::mask_len`].
     fn mask_len(&self) -> usize {
         0
     }
 
-    /// As [`crate::env::Env::action_mask`].
+    /// See [`crate::env::Env::action_mask`].
     fn action_mask(&self, _mask: &mut [u8]) {}
 
-    /// As [`crate::env::Env::episode_info`].
+    /// See [`crate::env::Env::episode_info`].
     fn episode_info(&self, _key: &str) -> f64 {
         f64::NAN
     }
@@ -70,13 +70,13 @@ pub trait SingleAgentEnv: Send {
 
     fn state(&self) -> &Self::State;
 
-    /// As [`crate::env::Env::check_state`].
+    /// See [`crate::env::Env::check_state`].
     fn check_state(&self, state: &Self::State, phase: Phase) -> Result<(), String>;
 
     /// Restores a state that [`SingleAgentEnv::check_state`] has accepted.
     fn set_state(&mut self, state: Self::State);
 
-    /// As [`crate::env::Env::memory`].
+    /// See [`crate::env::Env::memory`].
     fn memory(&self) -> usize;
 }
 

@@ -367,7 +367,7 @@ impl RoadVec {
         })
     }
 
-    /// Of each lane: length, width, speed limit, whether it is forbidden, priority, and the coordinates and the heading
+    /// Lanes: length, width, speed limit, whether it is forbidden, priority, and the coordinates and the heading
     /// of a place on it.
     #[expect(clippy::type_complexity, reason = "a row of a table")]
     fn lanes_at(

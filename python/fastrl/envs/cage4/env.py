@@ -147,7 +147,8 @@ class Cage4VectorEnv(MultiAgentVectorEnv):
         self._native.send(messages)
 
     def agent_spaces(self, *, padded: bool) -> list[tuple[Space[Any], Space[Any]]]:
-        """With the challenge's view its spaces: observations of the phase and bits, int64, indices into `ACTIONS`."""
+        """Spaces of each agent; of the challenge's view those of the phase and bits, int64, and of indices into
+        `ACTIONS`."""
         if self._has_hosts_view:
             return super().agent_spaces(padded=padded)
         sizes = list(zip(OBS_LENGTHS, map(len, ACTIONS), strict=True))

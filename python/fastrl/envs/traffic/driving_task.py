@@ -45,9 +45,9 @@ class DrivingWorld:
     num_agents: int
     """A."""
     x: NDArray[np.float64]
-    """Of the vehicle's centre, m, [N, V]."""
+    """Coordinate of the vehicle's centre, m, [N, V]."""
     y: NDArray[np.float64]
-    """Of the centre, m, [N, V]; it points right of x, as in highway-env."""
+    """Coordinate of the centre, m, [N, V]; it points right of x, as in highway-env."""
     heading: NDArray[np.float64]
     """Radians from x to y, [N, V]."""
     speed: NDArray[np.float64]

@@ -145,7 +145,7 @@ def _of_others(steps: NDArray[np.bool_], start: int) -> NDArray[np.int64]:
 def _needless(
     has: NDArray[np.bool_], stopped: NDArray[np.bool_], actions: NDArray[np.int64], network: Cage2Scenario
 ) -> NDArray[np.bool_]:
-    """Whether each action, [T, N], is a Restore that takes nothing from red, given the state before it."""
+    """True for each action, [T, N], that is a Restore and takes nothing from red, given the state before it."""
     needless = np.zeros(actions.shape, np.bool_)
     restored = restored_hosts(network)[actions]
     steps, games = restores = np.nonzero(restored >= 0)

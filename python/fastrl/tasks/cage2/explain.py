@@ -152,7 +152,7 @@ class Explanation:
         return np.sum([step.saved * step.is_clear for step in self.steps], axis=0)
 
     def to_tree(self) -> dict[str, Any]:
-        """For JSON."""
+        """Values of JSON."""
         hosts = self.network.hosts
         return {
             "seed": self.seed,

@@ -61,7 +61,7 @@ class League:
         return found
 
     def to_tree(self) -> dict[str, Any]:
-        """For JSON."""
+        """Values of JSON."""
         (blue, red), (blue_ratings, red_ratings) = self.nash(), self.ratings()
         rows = zip(self.defenders, self.returns, self.errors, blue, blue_ratings, strict=True)
         columns = zip(self.attackers, red, red_ratings, strict=True)

@@ -21,10 +21,9 @@ from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.opponents import Opponent, OpponentVectorEnv, Turn
 from fastrl.play.own_agent import OwnAgent, is_agent
 from fastrl.play.play import team_seeds
-from fastrl.runs.checkpoint import CheckpointError
+from fastrl.runs.checkpoint import CheckpointError, using_checkpoint
 from fastrl.tasks.cage2_game.settings import Side
 from fastrl.training.opposed_spec import policy_state, weighted
-from fastrl.training.run import using_checkpoint
 from fastrl.utils.config import ConfigError
 from fastrl.utils.seeding import agent_streams
 

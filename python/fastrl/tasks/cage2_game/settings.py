@@ -27,9 +27,9 @@ class EnvConfig(DrawConfig, GameConfig):
     opponents: Annotated[
         tuple[str, ...],
         Field(
-            description="of the side that learns, one drawn for each episode: run directories, of cage2 as blue or of"
-            " cage2-game, for red agents such as my_agent:Agent, for blue bline, meander or sleep, each perhaps with a"
-            " weight, as runs/a:0.5; empty: for blue red_agent's"
+            description="opponents of the side that learns, one drawn for each episode: run directories, of cage2 as"
+            " blue or of cage2-game, for red agents such as my_agent:Agent, for blue bline, meander or sleep, each"
+            " perhaps with a weight, as runs/a:0.5; empty: for blue red_agent's"
         ),
         Reach(imports_agents),
         Setting(option="--opponents"),

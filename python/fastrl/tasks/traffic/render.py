@@ -47,7 +47,7 @@ def make_env(env_id: str, options: Mapping[str, Any]) -> MultiAgentVectorEnv:
 
 
 def made(spec: TeamSpec) -> MultiAgentVectorEnv:
-    """As `make_env`, of a spec."""
+    """One environment of a spec, see `make_env`."""
     try:
         env = spec.make_team(1, workers=1)
     except (ValueError, TypeError, OverflowError) as error:

@@ -7,11 +7,10 @@ from typing import Any
 from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.envs.record_episodes import Act
 from fastrl.play.team_policy import TeamPolicy
-from fastrl.runs.checkpoint import CheckpointError
+from fastrl.runs.checkpoint import CheckpointError, to_play, using_checkpoint
 from fastrl.tasks.traffic.render import RenderError, made
 from fastrl.tasks.traffic.task import TASK
-from fastrl.training.evaluation import to_play
-from fastrl.training.run import load_run, using_checkpoint
+from fastrl.training.run import load_run
 
 
 def run_env(path: Path, options: Mapping[str, Any]) -> tuple[MultiAgentVectorEnv, Act]:

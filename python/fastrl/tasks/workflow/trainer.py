@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from fastrl.envs.cage2.workflow import workflow_name
-from fastrl.runs.checkpoint import save_checkpoint
+from fastrl.runs.checkpoint import BEST, save_checkpoint
 from fastrl.runs.directory import RunDirectory
 from fastrl.runs.metrics import duration
 from fastrl.runs.row import Row
@@ -15,7 +15,7 @@ from fastrl.tasks.workflow.learner import WorkflowPPO
 from fastrl.tasks.workflow.report import Report, report_of
 from fastrl.tasks.workflow.scores import WorkflowScores
 from fastrl.tasks.workflow.source import WorkflowSource
-from fastrl.training.evaluation import BEST, Evaluation
+from fastrl.training.evaluation import Evaluation
 from fastrl.training.trainer import Trainer
 from fastrl.utils.interrupts import Interrupted
 

@@ -179,7 +179,7 @@ impl Config {
         ensure(red && (-1..=1).contains(&last_red.success), "red's last action does not exist")
     }
 
-    /// As [`SingleAgentEnv::memory`].
+    /// See [`SingleAgentEnv::memory`].
     fn memory(&self) -> usize {
         let (labels, random) = if self.python_random {
             (4 * self.scenario.len() + 3, size_of::<PythonSource>() + PythonSource::MEMORY)
@@ -274,8 +274,8 @@ impl<D: RandomSource> Episode<D> {
         self.last_red = NO_ACTION;
     }
 
-    /// As [`SingleAgentEnv::episode_info`]: `red_agent` is the index of its kind in [`RedKind::ALL`], `service_stopped` 1
-    /// while Impact has stopped OTService.
+    /// See [`SingleAgentEnv::episode_info`]: `red_agent` is the index of its kind in [`RedKind::ALL`], `service_stopped`
+    /// 1 while Impact has stopped OTService.
     pub fn info(&self, key: &str) -> f64 {
         match key {
             "red_agent" => f64::from(self.agent.kind() as u8),

@@ -23,7 +23,7 @@ struct Labels {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PythonSource {
     random: PythonRandom,
-    /// Of each host.
+    /// Labels of each host.
     labels: Vec<Labels>,
     addresses: Vec<u8>,
     hosts: Vec<u8>,

@@ -17,7 +17,7 @@ pub enum SeededSource {
 }
 
 impl SeededSource {
-    /// As [`crate::env::Env::reseed`]: the labels of the episode stay.
+    /// See [`crate::env::Env::reseed`]: the labels of the episode stay.
     pub(super) fn reseed(&mut self, seed: u64) {
         match self {
             Self::Fast(source) => source.0 = Rng::new(seed),

@@ -19,7 +19,7 @@ pub const MAX_SUBNETS: usize = 8;
 /// The host on which OTService runs and for which red's agents look, by its name.
 const TARGET: &str = "Op_Server0";
 
-/// How red reaches a subnet from where it starts.
+/// The way in which red reaches a subnet from where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     Open,
@@ -47,7 +47,7 @@ pub struct Description {
     pub confidentiality_tenths: Vec<i32>,
     /// Cost of a step while OTService is down, in tenths.
     pub availability_tenths: i32,
-    /// What an escalation on each host shows: a host with its subnet (true) or its address alone.
+    /// Results of an escalation on each host: a host with its subnet (true) or its address alone.
     pub info: Vec<Vec<(Host, bool)>>,
     /// Hosts on which an escalation shows OTService.
     pub shows_service: Vec<bool>,
@@ -59,7 +59,7 @@ pub struct Description {
     pub green_sessions: Vec<Host>,
 }
 
-/// What an escalation on a host shows red.
+/// Hosts that an escalation on a host shows red.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     pub addresses: Hosts,
@@ -286,7 +286,7 @@ impl Scenario {
         })
     }
 
-    /// The same with these hosts as those whose scans blue remembers.
+    /// Tables with these hosts as those whose scans blue remembers.
     fn remembering(self, scan_hosts: Vec<Host>) -> Self {
         Self { memory: MemoryTables::new(&self, scan_hosts), ..self }
     }

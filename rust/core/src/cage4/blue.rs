@@ -34,7 +34,7 @@ pub enum BlueAction {
     Block(u8, u8),
 }
 
-/// Of each subnet the place in the order of names.
+/// The place of each subnet in the order of names.
 const PLACES_BY_NAME: [usize; NUM_SUBNETS] = {
     let mut places = [0; NUM_SUBNETS];
     let mut place = 0;

@@ -102,7 +102,7 @@ impl Cage4 {
         &self.config
     }
 
-    /// As [`Game::send`].
+    /// See [`Game::send`].
     pub fn send(&mut self, messages: [u8; NUM_BLUE]) {
         with_game!(&mut self.state.game, game => game.send(messages));
     }

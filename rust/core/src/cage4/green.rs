@@ -71,7 +71,7 @@ impl Green {
         });
     }
 
-    /// The same in distribution, but what happens rarely is drawn for all users at once.
+    /// Actions of the same distribution, where what happens rarely is drawn for all users at once.
     pub(super) fn act_at_once(
         &self,
         [access, mut working]: [Users; 2],
@@ -155,7 +155,7 @@ fn is_blocked(slot: Slot, server: Slot, world: &World) -> bool {
     (world.blocks[there] >> here | world.blocks[here] >> there) & 1 == 1
 }
 
-/// Of each subnet the others with which one of the two blocks the traffic.
+/// The other subnets with which one of the two blocks the traffic, for each subnet.
 fn walls(blocks: &[Subnets; NUM_NETWORKS]) -> [Subnets; NUM_NETWORKS] {
     if *blocks == [0; NUM_NETWORKS] {
         return *blocks;

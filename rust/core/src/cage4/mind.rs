@@ -23,7 +23,7 @@ impl RedAgent {
     pub const NAMES: [&str; 2] = ["fsm", "discovery"];
 }
 
-/// What an agent takes a host for. D: it has also swept the subnet.
+/// State in which an agent takes a host to be. D: it has also swept the subnet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum State {

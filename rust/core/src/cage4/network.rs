@@ -137,7 +137,7 @@ pub struct Process {
 #[repr(C)]
 pub struct Network {
     hosts: [[Host; SUBNET_SLOTS]; NUM_NETWORKS],
-    /// Of each host the services that are up; derived from the hosts.
+    /// Services of each host that are up; derived from the hosts.
     services: [[Up; SUBNET_SLOTS]; NUM_NETWORKS],
     /// Processes that are not of an image, in the order of their start.
     processes: SmallVec<[Process; USUAL_PROCESSES]>,

@@ -111,10 +111,10 @@ macro_rules! define {
             pub tape_kind: &'a [u8],
         }
 
-        /// What a trace has of a step.
+        /// A step of a trace.
         struct Row {
             $($name: [$type; $width],)*
-            /// Of each exploit that is run.
+            /// A session of each exploit that is run.
             sessions: Vec<u16>,
         }
 

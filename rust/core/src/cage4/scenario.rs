@@ -189,7 +189,7 @@ pub(super) const GREEN_REACH: [[Subnets; NUM_NETWORKS]; 3] = {
     reach
 };
 
-/// The same as a byte of ones for each subnet, the first lowest.
+/// Reaches of green as a byte of ones for each subnet, the first lowest.
 pub(super) const GREEN_REACH_BYTES: [[u64; NUM_NETWORKS]; 3] = {
     let mut all = [[0; NUM_NETWORKS]; 3];
     let mut i = 0;
@@ -319,7 +319,7 @@ pub enum Exploit {
 impl Exploit {
     pub const ALL: [Self; 5] = [Self::Http, Self::Https, Self::SshBruteForce, Self::Sql, Self::Haraka];
     pub const NAMES: [&str; 5] = ["HTTPRFI", "HTTPSRFI", "SSHBruteForce", "SQLInjection", "HarakaRCE"];
-    /// The same from the heaviest down.
+    /// All of them, from the heaviest down.
     pub(super) const BY_WEIGHT: [Self; 5] = [Self::Haraka, Self::Sql, Self::Https, Self::Http, Self::SshBruteForce];
 
     pub(super) const fn port(self) -> Ports {

@@ -12,7 +12,7 @@ use super::watch::Watch;
 #[repr(C, align(64))]
 pub struct World {
     pub network: Network,
-    /// Of each subnet, those from which it blocks traffic.
+    /// Subnets from which each subnet blocks traffic.
     pub blocks: [Subnets; NUM_NETWORKS],
     pub watch: Watch,
 }

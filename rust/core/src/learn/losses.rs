@@ -36,12 +36,12 @@ impl Kind {
 /// Sums over samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
-    /// Of the clipped surrogate.
+    /// Sum of the clipped surrogate.
     pub(crate) objective: f64,
     pub(crate) entropy: f64,
-    /// Of the estimate of KL(old, new).
+    /// Sum of the estimate of KL(old, new).
     pub(crate) kl: f64,
-    /// Of those whose ratio is outside the clip range.
+    /// Number of those whose ratio is outside the clip range.
     pub(crate) clipped: f64,
     /// Of behaviour cloning: shares of numbers that are the likeliest, or mean square errors. Of values of actions: absolute
     /// errors.
@@ -78,7 +78,7 @@ pub(crate) struct Categorical {
     logits: Vec<f32>,
     log_probs: Vec<f32>,
     probs: Vec<f32>,
-    /// Of each number.
+    /// Entropy of each number.
     entropies: Vec<f32>,
 }
 

@@ -43,9 +43,9 @@ type Bits = u16;
 /// many samples at once.
 #[derive(Clone)]
 pub(crate) struct Masked<'a> {
-    /// Of each sample: a byte for each logit, 0 where an action is not allowed.
+    /// A byte for each logit of each sample, 0 where an action is not allowed.
     masks: &'a [u8],
-    /// The same in bits: they are read in another order for each minibatch, and stay in the cache so.
+    /// The masks in bits: they are read in another order for each minibatch, and stay in the cache so.
     bits: Arc<[Bits]>,
     wide: Wide,
     parts: Vec<Part>,
@@ -56,9 +56,9 @@ pub(crate) struct Masked<'a> {
     logits: Vec<Lanes>,
     exps: Vec<Lanes>,
     products: Vec<Lanes>,
-    /// Of each sample one for each part.
+    /// A term for each part of each sample.
     terms: Vec<Term>,
-    /// Of each sample that of the objective in its log-probability.
+    /// Gradient of the objective in the log-probability of each sample.
     gradients: Vec<f32>,
     exact: Categorical,
     /// Number, log-probability and entropy of each sample that is computed by itself.

@@ -88,9 +88,9 @@ struct Block<'a> {
 #[derive(Clone, Default)]
 struct Group {
     sums: Sums,
-    /// Of squared errors of values.
+    /// Sum of squared errors of values.
     squares: f64,
-    /// Of the values of actions that were taken.
+    /// Sum of the values of actions that were taken.
     q: f64,
     /// Gradient in the logarithms of deviations.
     log_std: Vec<f32>,

@@ -32,7 +32,7 @@ pub struct Losses {
 pub struct Steps {
     settings: Settings,
     networks: Networks,
-    /// Of policy, critics and value function.
+    /// Pieces of policy, critics and value function.
     pieces: [Vec<Piece>; 3],
     rows: Blocks,
     blocks: Vec<Block>,

@@ -102,7 +102,7 @@ pub struct Transitions<'a> {
     pub actions: &'a [i64],
     pub rewards: &'a [f32],
     pub discounts: &'a [f32],
-    /// Of importance.
+    /// Weights of importance.
     pub weights: &'a [f32],
     /// [B, A], 0 where an action is not allowed.
     pub next_masks: Option<&'a [u8]>,

@@ -30,7 +30,7 @@ impl Span {
         self.low + (number + 1.0) * (self.high - self.low) / 2.0
     }
 
-    /// The same of a number in single precision, rounded as NumPy does.
+    /// The value at a number in single precision, rounded as NumPy does.
     fn at_single(self, number: f32) -> f64 {
         let (above, width) = (number + 1.0, self.high - self.low);
         if self.double {

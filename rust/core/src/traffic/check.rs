@@ -19,7 +19,7 @@ const VEHICLE: usize = size_of::<Driver>()
     + size_of::<Option<u32>>()
     + size_of::<Gains>();
 const VEHICLE_ARRAYS: usize = 27;
-/// The same in [`Scratch`].
+/// Bytes of a vehicle in [`Scratch`].
 const SCRATCH: usize = 11 * size_of::<f64>() + 3 * size_of::<u32>() + size_of::<(u32, u32)>() + 2 * size_of::<Placed>();
 const SCRATCH_ARRAYS: usize = 17;
 

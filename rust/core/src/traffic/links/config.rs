@@ -36,7 +36,7 @@ pub enum Selection {
     Random,
     /// Sensing-based and semi-persistent, as in mode 2 of the sidelink.
     Sensing,
-    /// By the action of its agent; others at random.
+    /// Chosen by the action of its agent; others at random.
     Agent,
 }
 

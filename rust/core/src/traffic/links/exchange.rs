@@ -36,7 +36,7 @@ pub struct Station {
 pub struct Bodies<'a> {
     pub x: &'a [f64],
     pub y: &'a [f64],
-    /// Of the headings.
+    /// Cosines and sines of the headings.
     pub cos: &'a [f64],
     pub sin: &'a [f64],
     /// Half of the length and of the width of each, metres.
@@ -105,14 +105,14 @@ pub struct LinkState {
     resources: Vec<u32>,
     /// dBm.
     powers: Vec<f64>,
-    /// Of semi-persistent choices.
+    /// Counters of semi-persistent choices.
     counters: Vec<Option<u32>>,
     /// Power in each resource at the last message, station after station, mW; NaN where it could not listen.
     sensed: Vec<f64>,
     table: Table,
-    /// Of the links to each agent from each station.
+    /// Quality of the links to each agent from each station.
     quality: Vec<Quality>,
-    /// Of the last message, sender by sender for `delivery` and `age`, receiver by receiver for the others.
+    /// Accounts of the last message, sender by sender for `delivery` and `age`, receiver by receiver for the others.
     last: Vec<Account>,
     total: Account,
     #[serde(skip)]
@@ -145,7 +145,7 @@ struct Row {
     dy: Vec<f64>,
     /// 1 if a building stands in between.
     behind: Vec<u8>,
-    /// Of the shadowing, and the share of what is new, see [`Shadowing::advance`].
+    /// Correlation of the shadowing, and the share of what is new, see [`Shadowing::advance`].
     correlation: Vec<f64>,
     fresh: Vec<f64>,
     /// Metres, and lg of it (of [`NEAREST`] at least).
@@ -198,7 +198,7 @@ vectorized! {
 }
 
 impl LinkState {
-    /// As [`crate::env::Env::reseed`].
+    /// See [`crate::env::Env::reseed`].
     pub fn reseed(&mut self, seed: u64) {
         self.seed = seed;
     }

@@ -27,14 +27,14 @@ pub const NEAREST: f64 = 1.0;
 pub enum Condition {
     /// Line of sight, or a path that only vehicles block, on a highway.
     LosHighway,
-    /// The same in a street of a city.
+    /// Line of sight in a street of a city.
     LosUrban,
     /// A path around a building.
     Nlos,
 }
 
 impl Condition {
-    /// By the names of Python.
+    /// Names of Python.
     pub const NAMES: [&'static str; 3] = ["los-highway", "los-urban", "nlos"];
     pub const ALL: [Self; 3] = [Self::LosHighway, Self::LosUrban, Self::Nlos];
 

@@ -13,7 +13,7 @@ pub struct Radio {
     pub bandwidth: f64,
     /// dB.
     pub noise_figure: f64,
-    /// Of each antenna, dBi.
+    /// Gain of each antenna, dBi.
     pub antenna_gain: f64,
     /// SINR at which half of the messages are decoded, dB.
     pub threshold: f64,

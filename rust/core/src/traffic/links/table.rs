@@ -13,7 +13,7 @@ pub struct Message {
     /// m/s.
     pub vx: f64,
     pub vy: f64,
-    /// Of the heading.
+    /// Cosine and sine of the heading.
     pub cos: f64,
     pub sin: f64,
 }

@@ -36,7 +36,7 @@ pub struct Grayscale {
     /// Pixels along x and y.
     pub shape: [usize; 2],
     pub stack: usize,
-    /// Of red, green and blue.
+    /// Weights of red, green and blue.
     pub weights: [f64; 3],
     /// Pixels a metre.
     pub scaling: f64,

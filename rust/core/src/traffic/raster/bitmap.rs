@@ -19,7 +19,7 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
-    /// Of one shade. A size below 1 gives no pixels.
+    /// A picture of one shade. A size below 1 gives no pixels.
     pub(crate) fn new(width: i32, height: i32, shade: Shade) -> Self {
         let (width, height) = (width.max(0), height.max(0));
         Self { width, height, pixels: vec![shade; width as usize * height as usize] }

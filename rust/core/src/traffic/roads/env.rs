@@ -52,7 +52,7 @@ pub struct Config {
     /// `neighbour_vehicles_connected_lanes`.
     pub connected: bool,
     pub scenario: Arc<dyn Scenario>,
-    /// What `scenario` was made of, and easier ones are.
+    /// The template that `scenario` was made of, and easier ones are.
     pub template: Template,
     /// The radio links between agents; `None`: they see each other as they are. Observations are tables then.
     pub comms: Option<Comms>,
@@ -106,7 +106,7 @@ pub struct Episode {
 
 pub struct RoadEnv {
     pub(super) config: Arc<Config>,
-    /// Of this episode and of coming ones.
+    /// Scenarios of this episode and of coming ones.
     pub(super) scenario: Arc<dyn Scenario>,
     next_scenario: Arc<dyn Scenario>,
     pub(super) episode: Episode,

@@ -56,7 +56,7 @@ pub struct Crossing {
 /// The rules of all junctions of a network.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Junctions {
-    /// Of each lane; None for those that cross no junction.
+    /// Crossing of each lane; None for those that cross no junction.
     pub crossings: Vec<Option<Crossing>>,
     pub programs: Vec<Program>,
 }

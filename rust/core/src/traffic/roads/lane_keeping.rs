@@ -12,7 +12,7 @@ use crate::traffic::action::LastAction;
 use crate::traffic::lane::{Lane, Line};
 use crate::traffic::vehicles::Vehicle;
 
-/// Of all lanes, metres.
+/// Width of all lanes, metres.
 const WIDTH: f64 = 10.0;
 /// From where the first lane starts to where it ends, metres, and as far as the last one goes on in its direction along x.
 const FIRST: [[f64; 2]; 2] = [[50.0, 50.0], [115.0, 15.0]];

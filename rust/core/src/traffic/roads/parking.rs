@@ -16,7 +16,7 @@ use crate::traffic::vehicles::{Driver, Vehicle};
 
 /// Parking spaces on each side.
 const SPACES: usize = 14;
-/// Of a space, metres.
+/// Length of a space, metres.
 const LENGTH: f64 = 8.0;
 /// From the middle to the spaces of either side, metres.
 const AISLE: f64 = 10.0;

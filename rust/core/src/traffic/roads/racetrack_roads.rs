@@ -23,7 +23,7 @@ const OF_THREE: [[Line; 2]; 3] = [[C, N], [S, S], [N, C]];
 /// The oval's options.
 #[derive(Debug)]
 pub(super) struct Oval {
-    /// Of the first straight, metres.
+    /// Length of the first straight, metres.
     pub length: f64,
     pub lanes: usize,
     /// True if obstacles stand between the second lane's edges, and on the first and the third one.

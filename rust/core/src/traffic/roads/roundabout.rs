@@ -51,7 +51,7 @@ pub(super) struct Roundabout {
     normalize_reward: bool,
     /// `incoming_vehicle_destination`.
     destination: Option<usize>,
-    /// Of the innermost lane, metres.
+    /// Radius of the innermost lane, metres.
     radius: f64,
     lanes: usize,
     /// Others; None: the four of the plain roundabout.

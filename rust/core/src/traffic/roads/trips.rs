@@ -74,7 +74,7 @@ pub(super) struct Trips {
     flows: Vec<Flow>,
     /// True if there is a timetable.
     planned: bool,
-    /// Of all options.
+    /// Digest of all options.
     digest: u64,
 }
 

@@ -10,9 +10,9 @@ use crate::traffic::action::LastAction;
 use crate::traffic::lane::{Lane, Line, WIDTH};
 use crate::traffic::map::RoadMap;
 
-/// Of the straight parts, metres.
+/// Length of the straight parts, metres.
 const LENGTH: f64 = 128.0;
-/// Of the inner lane of the turn, metres.
+/// Radius of the inner lane of the turn, metres.
 const RADIUS: f64 = 20.0;
 /// Others: section, lane, mean place (m) and mean speed (m/s). Only the first is randomised.
 const OTHERS: [(&str, &str, usize, f64, f64); 6] = [
@@ -23,7 +23,7 @@ const OTHERS: [(&str, &str, usize, f64, f64); 6] = [
     ("c", "d", 0, 1.0, 3.5),
     ("c", "d", 1, 30.0, 5.5),
 ];
-/// Of places (m) and of speeds (m/s).
+/// Deviation of places (m) and of speeds (m/s).
 const DEVIATION: f64 = 2.0;
 
 #[derive(Debug)]

@@ -21,7 +21,7 @@ pub(super) struct Wait {
 /// Counts of an episode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Account {
-    /// Of each vehicle, in the order of the list.
+    /// Waits of each vehicle, in the order of the list.
     pub waits: Vec<Wait>,
     /// Seconds that vehicles have waited, on the roads and for room there.
     pub waited: f64,

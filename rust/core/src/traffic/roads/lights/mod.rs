@@ -30,12 +30,12 @@ const SCALE: f64 = 100.0;
 pub struct Times {
     /// Frames a second.
     pub frames: usize,
-    /// Between two actions.
+    /// Time between two actions.
     pub step: u32,
     pub amber: u32,
-    /// That a green phase is kept at least.
+    /// Time that a green phase is kept at least.
     pub min_green: u32,
-    /// Of an episode.
+    /// Length of an episode.
     pub duration: u32,
 }
 

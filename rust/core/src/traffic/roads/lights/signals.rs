@@ -27,7 +27,7 @@ pub(super) struct Signals {
     pub greens: Vec<usize>,
     /// For each phase of each light's program the green phase that it is or that it follows.
     pub green_of: Vec<Vec<usize>>,
-    /// Of each lane; None for those that lead to no light.
+    /// Approach of each lane; None for those that lead to no light.
     pub approaches: Vec<Option<Approach>>,
     /// The most green phases, and the most lanes, of a light.
     pub most_greens: usize,
