@@ -280,9 +280,12 @@ def test_an_unknown_array_is_named_beside_those_that_there_are() -> None:
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (3, "task: expected a fastrl.envs.DrivingTask or an import path such as my_module:MyTask, got 3"),
+        (
+            3,
+            "task: expected a fastrl.envs.DrivingTask, an import path such as my_module:MyTask, or 'passing', got 3",
+        ),
         ("os:path", "task: expected a fastrl.envs.DrivingTask"),
-        ("os", "task: expected a fastrl.envs.DrivingTask or an import path"),
+        ("os", "task: expected a fastrl.envs.DrivingTask, an import path"),
         ("no_module:Task", "task: No module named 'no_module'"),
         (one("observe", 0), "One.terms: expected at least 1, the numbers that observe gives, got 0"),
         (one("reward", 0, 2), "One.terms: expected 0 without a method observe, got 2"),

@@ -27,6 +27,7 @@ from fastrl.cli.main import main
 from fastrl.collectors.protocol import Failure
 from fastrl.collectors.running import unpacked
 from fastrl.collectors.sequential import SequentialCollector
+from fastrl.envs.traffic.passing import Passing
 from fastrl.rollout.fragment import Fragment
 from fastrl.runs.checkpoint import find_checkpoint, load_newest, save_checkpoint
 from fastrl.sources.rollouts import FailurePrinter
@@ -528,8 +529,9 @@ def test_roads_have_presets_of_ppo_and_dqn() -> None:
         is_crossing = name.startswith("intersection")
         assert ppo.ppo.encoder == ("rows" if is_crossing else "auto")
         assert dqn.dqn.encoder == ("rows" if is_crossing or "roundabout" in name else "auto")
-        assert ppo.ppo.normalize_obs != is_crossing
-        num_envs = 128 if is_crossing else 256 if name.startswith("racetrack") else 64
+        is_track = name.startswith("racetrack")
+        assert ppo.ppo.normalize_obs != (is_crossing or is_track)
+        num_envs = 128 if is_crossing else 256 if is_track else 64
         assert (ppo.env.num_envs, dqn.env.num_envs) == (num_envs, 16)
         assert dqn.run.total_timesteps < ppo.run.total_timesteps
         assert task.make_settings({"env.id": env_id}).run.algo == "ppo"
@@ -550,7 +552,10 @@ def test_dqn_steers_on_racetracks_by_angles_and_others_as_they_are() -> None:
     dqn = task.make_settings({"env.id": "fastrl/racetrack-v0", "run.algo": "dqn"})
     assert task.env_spec(dqn).make().action_space == gymnasium.spaces.Discrete(5)
     ppo = task.make_settings({"env.id": "fastrl/racetrack-v0"})
-    assert isinstance(task.env_spec(ppo).make().action_space, gymnasium.spaces.Box)
+    env = task.env_spec(ppo).make()
+    assert isinstance(env.action_space, gymnasium.spaces.Box)
+    # Kinematics of two vehicles, and the task's.
+    assert env.observation_space.shape == (2 * 2 + Passing.terms,)
 
 
 def test_ppo_learns_ants_without_forces_of_contacts_and_others_as_they_are() -> None:

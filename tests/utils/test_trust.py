@@ -187,7 +187,7 @@ def test_no_task_of_traffic_is_imported_from_a_file() -> None:
 
 
 def test_settings_without_effects_beyond_the_run_need_no_trust() -> None:
-    options = ("a=1", "time=12:30", 'text="at 5: go"', "map=4x4", "url=")
+    options = ("a=1", "time=12:30", 'text="at 5: go"', "map=4x4", "url=", "task=passing")
     assert reaches(GymConfig, gym_values(id="fastrl/Cage2-v0", options=options)) == {}
     for (task, _), config_type in CONFIGS.items():
         # The environment that pettingzoo starts from is of another package.

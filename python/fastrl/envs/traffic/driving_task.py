@@ -25,6 +25,9 @@ _COLUMNS: dict[str, type] = {
     **dict.fromkeys(("present", "crashed", "on_road"), np.bool_),
 }
 
+# Names of tasks of the package, which need no trust where a file has them, and their import paths.
+BUILT_IN = {"passing": "fastrl.envs.traffic.passing:Passing"}
+
 # Makes the names of lanes, see `DrivingWorld.lanes`.
 Lanes = Callable[[], list[tuple[str, str, int]]]
 
@@ -157,13 +160,14 @@ class DrivingTask:
 
 
 def as_task(task: object) -> DrivingTask:
-    """A task, from itself, its class, or the import path of either, such as "my_module:Tailgating".
+    """A task, from itself, its class, the import path of either, such as "my_module:Tailgating", or the name of one of
+    ours (`BUILT_IN`).
 
     Raises:
         TypeError: it is none, or does not say how many numbers it observes.
         ValueError: there is nothing at the path.
     """
-    made = task
+    made = BUILT_IN.get(task, task) if isinstance(task, str) else task
     if isinstance(made, str) and ":" in made:
         module, _, name = made.partition(":")
         try:
@@ -173,8 +177,10 @@ def as_task(task: object) -> DrivingTask:
     if isinstance(made, type) and issubclass(made, DrivingTask):
         made = made()
     if not isinstance(made, DrivingTask):
+        known = " or ".join(map(repr, BUILT_IN))
         raise TypeError(
-            f"task: expected a fastrl.envs.DrivingTask or an import path such as my_module:MyTask, got {task!r}"
+            f"task: expected a fastrl.envs.DrivingTask, an import path such as my_module:MyTask, or {known}, got"
+            f" {task!r}"
         )
     observes, terms = type(made).observe is not DrivingTask.observe, made.terms
     if isinstance(terms, bool) or not isinstance(terms, int) or observes != (terms > 0):
