@@ -52,21 +52,11 @@ class EncodedNetwork(ActingNetwork):
         return None if table is None or table[0] > MAX_TABLE_ROWS else (1, *table)
 
     def actor_architecture(self) -> dict[str, Any] | None:
-        built = self._architecture
-        if built["encoder"] == "rows":
-            if (pooling := self._pooling()) is None:
-                return None
-            return {
-                "kind": "discrete" if self.log_std is None else "gaussian",
-                "obs_dim": self.obs_dim,
-                "outputs": self.num_actions,
-                "hidden": built["hidden"],
-                "activation": built.get("activation", "relu"),
-                "pooling": pooling,
-            }
-        if self.decoder.images or self.obs_dim > MAX_OBS_DIM:
+        built, pooling = self._architecture, self._pooling()
+        is_perceptron = not self.decoder.images and built["encoder"] != "rows"
+        if not (is_perceptron or pooling) or self.obs_dim > MAX_OBS_DIM:
             return None
-        return {
+        architecture = {
             "kind": "discrete" if self.log_std is None else "gaussian",
             "obs_dim": self.obs_dim,
             "outputs": self.num_actions,
@@ -77,6 +67,7 @@ class EncodedNetwork(ActingNetwork):
             "memory": built["memory"],
             "memory_size": 0 if self.memory is None else self.memory.size,
         }
+        return architecture if pooling is None else {**architecture, "pooling": pooling}
 
     @torch.no_grad()
     def actor_tensors(self) -> list[Tensor]:

@@ -122,7 +122,8 @@ class _Network(SavedNetwork):
         """Number of tables that the encoder pools, their rows and width, where compiled networks do so: an observation
         is a table, and there is no memory. None: they do not."""
         table = None if self.encoder is None or self.num_memories else self.encoder.pooling
-        if table is None or math.prod(table) != self.obs_dim or self.compiled_inputs > MAX_OBS_DIM:
+        widest = max(self.compiled_inputs, self.body.sizes[0])
+        if table is None or math.prod(table) != self.obs_dim or widest > MAX_OBS_DIM:
             return None
         return (self.num_agents, *table) if self.num_agents * table[0] <= MAX_TABLE_ROWS else None
 
@@ -320,10 +321,10 @@ class PolicyNetwork(_Network, ActingNetwork):
     def actor_tensors(self) -> list[Tensor]:
         if self.actor_architecture() is None:
             return super().actor_tensors()
+        of_deviations = [] if self.log_std is None else [self.log_std]
         if self.encoder is not None:
-            tensors = [*self.encoder.parameters(), *self.body.parameters()]
-            return tensors if self.log_std is None else [*tensors, self.log_std]
-        tensors = []
+            return [*self.encoder.parameters(), *self.body.parameters(), *of_deviations]
+        tensors: list[Tensor] = []
         if self.obs_norm is not None:
             # The index of the agent is not whitened.
             pad = (0, self.num_ids)
@@ -336,7 +337,7 @@ class PolicyNetwork(_Network, ActingNetwork):
             if self.memory is not None and i == len(self.body) - 1:
                 tensors += self.memory.actor_tensors()
             tensors += [layer.weight.t(), layer.bias]
-        return tensors if self.log_std is None else [*tensors, self.log_std]
+        return [*tensors, *of_deviations]
 
     def state(self) -> dict[str, Any]:
         """See `ActingNetwork.state`; with ``actions`` (JSON-able)."""
