@@ -106,7 +106,8 @@ def with_table(config):
     """A configuration whose observations are numbers, or with ``table`` a table of three rows, which are pooled."""
     config = dict(config)
     if config.pop("table"):
-        config |= {"obs": TABLE, "encoder": "rows", "normalize_obs": False}
+        # With larger steps of three samples rounding soon turns a unit off in one network and not in the other.
+        config = {"learning_rate": 3e-4} | config | {"obs": TABLE, "encoder": "rows", "normalize_obs": False}
     return config
 
 
@@ -123,7 +124,8 @@ def test_same_parameters_moments_and_metrics(name, kind, config, alive):
     for one, other in zip(*map(optimizers, (torchs, compiled)), strict=True):
         assert one.steps == other.steps
         # Where a gradient is nearly zero Adam moves a parameter by the sign of its rounding error.
-        atol = SMALL["learning_rate"] * (0.02 + 1e-3 * steps)
+        rate = max(compiled.config.learning_rate, config["critic_learning_rate"] or 0)
+        atol = rate * (0.02 + 1e-3 * steps)
         torch.testing.assert_close(one.vector.data, other.vector.data, rtol=1e-3, atol=atol)
         torch.testing.assert_close(one.mean, other.mean, rtol=1e-3, atol=1e-4)
     for one, other in zip(*metrics, strict=True):

@@ -270,7 +270,7 @@ ROWS = st.fixed_dictionaries(
         "shared_trunk": st.booleans(),
         "hidden": st.sampled_from([(), (16,), (17, 33)]),
         "activation": st.sampled_from(["tanh", "relu"]),
-        "minibatch_size": st.sampled_from([1, 7, 1000]),
+        "minibatch_size": st.sampled_from([7, 30, 1000]),
         "value_clip": st.sampled_from([None, 0.1]),
         "value_coef": st.sampled_from([0.0, 0.5]),
         "entropy_coef": st.sampled_from([0.0, 0.05]),
@@ -286,10 +286,11 @@ def rows_learner(backend, **config):
 
 class TestPooledRows:
     @pytest.mark.slow
-    @settings(deadline=None, max_examples=60)
+    @settings(deadline=None, max_examples=40)
     @given(config=ROWS, masked=st.booleans(), distinct=st.sampled_from([None, 1, 6]))
     def test_same_parameters_moments_and_metrics(self, config, masked, distinct):
-        config = config | {"action_masks": masked and config["actions"] != "box"}
+        # With many larger steps rounding turns a unit off in one network and not in the other.
+        config = config | {"action_masks": masked and config["actions"] != "box", "learning_rate": 1e-4}
         torchs, compiled = (rows_learner(backend, **config) for backend in ("torch", "compiled"))
         metrics = [learn(ppo, distinct=distinct) for ppo in (torchs, compiled)]
         rate = compiled.config.learning_rate
