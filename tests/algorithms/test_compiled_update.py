@@ -5,134 +5,25 @@ import copy
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ppo_updates import (
+    SPACES,
+    assert_close,
+    assert_close_metrics,
+    assert_same,
+    fill,
+    learn,
+    learner,
+    table_learner,
+)
 
 from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
 from fastrl.algorithms.ppo import PPO
-from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
 from fastrl.utils.timer import Stopwatch
-
-SPACES = {
-    "discrete": Discrete(5),
-    "wide": Discrete(37),
-    "multi_discrete": MultiDiscrete([3, 1, 4]),
-    "multi_discrete of one": MultiDiscrete([4]),
-    "box": Box(-1, 1, (3,), np.float32),
-}
-
-
-def learner(backend, kind="discrete", *, obs_dim=6, num_envs=3, total_timesteps=10_000, **config):
-    config = {"num_steps": 11, "minibatch_size": 9, "hidden": (16, 12), "learning_rate": 3e-3} | config
-    problem = Problem(
-        Box(-np.inf, np.inf, (obs_dim,), np.float32), SPACES[kind], num_envs, total_timesteps, seed=3
-    )
-    return PPO(PPOConfig(update_backend=backend, **config), problem)
-
-
-def numbers(*shape):
-    return Box(-np.inf, np.inf, shape, np.float32)
-
-
-def table_learner(backend, *, rows=5, width=4, beside=0, actions=17, encoder="pointer", **config):
-    """A learner of tables, with some actions on each row.
-
-    Args:
-        beside: further numbers of an observation.
-        actions: number of them, or their kind.
-    """
-    config = {"num_steps": 11, "minibatch_size": 9, "hidden": (16, 12), "learning_rate": 3e-3} | config
-    obs_space = numbers(rows, width)
-    if beside:
-        obs_space = Dict({"a table": obs_space, "more": numbers(beside)})
-    space = SPACES[actions] if isinstance(actions, str) else Discrete(actions)
-    problem = Problem(obs_space, space, 3, 10_000, seed=3)
-    return PPO(PPOConfig(update_backend=backend, encoder=encoder, normalize_obs=False, **config), problem)
-
-
-def draw_tables(rng, shape, rows, distinct):
-    """Tables [..., rows * width] of rows that differ, or of so many; a part of them is empty."""
-    shape = (*shape[:-1], rows, shape[-1] // rows)
-    tables = rng.normal(size=shape)
-    if distinct is not None:
-        tables = rng.normal(size=(distinct, shape[-1]))[rng.integers(0, distinct, shape[:-1])]
-    return (tables * (rng.random((*shape[:-1], 1)) < 0.7)).reshape(*shape[:-2], -1)
-
-
-def fill(ppo, seed=0, distinct=None):
-    """Fills the rollout with numbers; only so many observations, or rows of tables, differ. Log-probabilities are
-    nearly the policy's: some ratios are within the clip range and some are not."""
-    rng, rollout = np.random.default_rng(seed), ppo.rollout
-    obs = rng.normal(size=rollout.obs.shape).astype(np.float32)
-    if ppo.config.encoder in ("pointer", "rows"):
-        rows, width = ppo.policy.obs_rows.parts[0].shape
-        obs[..., : rows * width] = draw_tables(rng, (*obs.shape[:2], rows * width), rows, distinct)
-    elif distinct is not None:
-        pool = rng.normal(size=(distinct, obs.shape[-1])).astype(np.float32)
-        obs = pool[rng.integers(0, distinct, obs.shape[:2])]
-    rollout.obs[:] = obs
-    for array in (rollout.rewards, rollout.values):
-        array[:] = rng.normal(size=array.shape)
-    rollout.terminations[:] = rng.random(rollout.terminations.shape) < 0.1
-    space = ppo.actions.space
-    if isinstance(space, Box):
-        rollout.actions[:] = rng.normal(size=rollout.actions.shape)
-    else:
-        choices = space.nvec if isinstance(space, MultiDiscrete) else space.n
-        rollout.actions[:] = rng.integers(0, choices, rollout.actions.shape)
-    if rollout.masks is not None:
-        rollout.masks[:] = rng.random(rollout.masks.shape) < 0.6
-        starts = np.cumsum([0, *ppo.actions.nvec[:-1]])
-        taken = rollout.actions.reshape(*rollout.actions.shape[:2], -1)
-        np.put_along_axis(rollout.masks[:-1], taken + starts, True, -1)
-    rollout.find_groups()
-    rollout.log_probs[:] = ppo.log_probs() + 0.2 * rng.normal(size=rollout.log_probs.shape)
-    ppo.steps += len(rollout)
-
-
-def learn(ppo, updates=2, **filling):
-    """Metrics of some updates; the second has statistics of observations and moments of Adam."""
-    metrics = []
-    for seed in range(updates):
-        fill(ppo, seed, **filling)
-        metrics.append(ppo.learn(Stopwatch()))
-    return metrics
-
-
-def leaves(state):
-    return {
-        f"{key}/{inner}": value
-        for key, inside in state.items()
-        for inner, value in (leaves(inside) if isinstance(inside, dict) else {"": inside}).items()
-    }
-
-
-def assert_close(a, b, **tolerance):
-    """Their states, moments and generators included."""
-    a, b = leaves(a.state_dict()), leaves(b.state_dict())
-    assert a.keys() == b.keys()
-    for name, value in a.items():
-        if isinstance(value, torch.Tensor):
-            torch.testing.assert_close(
-                value, b[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance
-            )
-        else:
-            assert value == b[name], name
-
-
-def assert_same(a, b):
-    assert_close(a, b, rtol=0, atol=0)
-
-
-def assert_close_metrics(a, b):
-    for one, other in zip(a, b, strict=True):
-        one, other = vars(one), vars(other)
-        assert one.pop("gradient_steps") == other.pop("gradient_steps")
-        np.testing.assert_allclose(list(one.values()), list(other.values()), rtol=1e-4, atol=2e-5)
-
 
 CONFIGS = st.fixed_dictionaries(
     {
@@ -259,120 +150,6 @@ class TestTables:
                 ValueError, match="is for precision fp32 with the encoders pointer and rows: set"
             ):
                 table_learner("compiled", precision="bf16", encoder=encoder)
-
-
-ROWS = st.fixed_dictionaries(
-    {
-        "rows": st.sampled_from([2, 5, 16]),
-        "width": st.sampled_from([1, 4, 27]),
-        "beside": st.sampled_from([0, 3]),
-        "actions": st.sampled_from(list(SPACES)),
-        "shared_trunk": st.booleans(),
-        "hidden": st.sampled_from([(), (16,), (17, 33)]),
-        "activation": st.sampled_from(["tanh", "relu"]),
-        "minibatch_size": st.sampled_from([7, 30, 1000]),
-        "value_clip": st.sampled_from([None, 0.1]),
-        "value_coef": st.sampled_from([0.0, 0.5]),
-        "entropy_coef": st.sampled_from([0.0, 0.05]),
-        "max_grad_norm": st.sampled_from([0.1, 1e6]),
-    }
-)
-
-
-def rows_learner(backend, **config):
-    """A learner of tables whose rows are pooled."""
-    return table_learner(backend, encoder="rows", **({"actions": "discrete"} | config))
-
-
-class TestPooledRows:
-    @pytest.mark.slow
-    @settings(deadline=None, max_examples=40)
-    @given(config=ROWS, masked=st.booleans(), distinct=st.sampled_from([None, 1, 6]))
-    def test_same_parameters_moments_and_metrics(self, config, masked, distinct):
-        # With many larger steps rounding turns a unit off in one network and not in the other.
-        config = config | {"action_masks": masked and config["actions"] != "box", "learning_rate": 1e-4}
-        torchs, compiled = (rows_learner(backend, **config) for backend in ("torch", "compiled"))
-        metrics = [learn(ppo, distinct=distinct) for ppo in (torchs, compiled)]
-        rate = compiled.config.learning_rate
-        steps = sum(metric.gradient_steps for metric in metrics[0])
-        assert_close(torchs, compiled, rtol=1e-3, atol=rate * (0.02 + 1e-3 * steps))
-        assert_close_metrics(*metrics)
-
-    @pytest.mark.parametrize("shared_trunk", [True, False])
-    @pytest.mark.parametrize("actions", ["discrete", "box"])
-    @pytest.mark.parametrize("beside", [0, 3])
-    def test_parameters_differ_by_rounding_alone(self, actions, beside, shared_trunk):
-        """Minibatches of more tables than go through the network together, and rates at which Adam does not enlarge
-        what is next to nothing."""
-        options = {
-            "num_steps": 80,
-            "minibatch_size": 200,
-            "rows": 40,
-            "learning_rate": 1e-4,
-            "beside": beside,
-        }
-        options |= {"shared_trunk": shared_trunk, "actions": actions, "activation": "tanh"}
-        torchs, compiled = (rows_learner(backend, **options) for backend in ("torch", "compiled"))
-        before = torchs._optimizer.vector.detach().clone()
-        assert_close_metrics(*(learn(ppo) for ppo in (torchs, compiled)))
-        one, other = (ppo._optimizer.vector.detach() for ppo in (torchs, compiled))
-        assert torch.linalg.vector_norm(one - other) < 1e-3 * torch.linalg.vector_norm(one - before)
-
-    @pytest.mark.parametrize("shared_trunk", [True, False])
-    def test_tables_without_rows(self, shared_trunk):
-        learners = [rows_learner(backend, shared_trunk=shared_trunk) for backend in ("torch", "compiled")]
-        metrics = []
-        for ppo in learners:
-            fill(ppo)
-            ppo.rollout.obs[:] = 0
-            ppo.rollout.find_groups()
-            metrics.append([ppo.learn(Stopwatch())])
-        assert_close_metrics(*metrics)
-        assert_close(*learners, rtol=1e-3, atol=1e-4)
-
-    @pytest.mark.parametrize("shared_trunk", [True, False])
-    def test_values(self, shared_trunk):
-        ppo = rows_learner("compiled", num_steps=300, shared_trunk=shared_trunk)
-        fill(ppo)
-        obs = torch.from_numpy(ppo.rollout.obs.reshape(-1, ppo.rollout.obs.shape[-1]))
-        with torch.inference_mode():
-            expected = ppo.policy.value(obs).reshape(ppo.rollout.obs.shape[:2])
-        np.testing.assert_allclose(ppo.predict_values(ppo.rollout.obs), expected, rtol=1e-5, atol=1e-5)
-
-    @pytest.mark.parametrize("shared_trunk", [True, False])
-    def test_the_number_of_threads_does_not_matter(self, shared_trunk, monkeypatch):
-        results = []
-        for threads in (1, 2, 3):
-            monkeypatch.setattr("fastrl.algorithms.compiled_update.threads", lambda threads=threads: threads)
-            results.append(
-                rows_learner("compiled", num_steps=80, minibatch_size=200, rows=40, shared_trunk=shared_trunk)
-            )
-            learn(results[-1])
-        for other in results[1:]:
-            assert_same(results[0], other)
-
-    @pytest.mark.parametrize(
-        "config",
-        [{"layer_norm": True}, {"memory": "gru"}, {"dropout": 0.1}, {"rows": 1025, "width": 1}],
-    )
-    def test_what_pytorch_learns(self, config):
-        with pytest.raises(ValueError, match="the encoders pointer or rows of a table that comes first"):
-            rows_learner("compiled", **config)
-        assert rows_learner("auto", **config).compiled_update is None
-        assert rows_learner("auto").compiled_update is not None
-
-    @pytest.mark.parametrize(
-        "spaces",
-        [
-            {"a": numbers(3), "table": numbers(5, 4)},
-            {"a": numbers(5, 4), "b": numbers(2, 4)},
-            {"a": numbers(5, 4), "image": Box(0, 255, (40, 40, 3), np.uint8)},
-        ],
-    )
-    def test_observations_that_pytorch_encodes(self, spaces):
-        problem = Problem(Dict(spaces), Discrete(3), 3, 10_000, seed=3)
-        config = PPOConfig(encoder="rows", normalize_obs=False, num_steps=11)
-        assert PPO(config, problem).compiled_update is None
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
