@@ -100,6 +100,8 @@ def test_they_are_used_where_they_are_those_of_the_loss() -> None:
     other = Other(PQNConfig(**PLAIN), Problem(Box(-1, 1, (OBS_DIM,)), Discrete(NUM_ACTIONS), 3, 100))
     assert other.remarks() == ["PyTorch takes the gradient steps: compiled ones are for PQN's own loss"]
     assert pqn_of(memory="gru").compiled is None
+    pooled = PQNConfig(**(PLAIN | {"encoder": "rows", "normalize_obs": False, "layer_norm": False}))
+    assert PQN(pooled, Problem(Box(-1, 1, (2, OBS_DIM)), Discrete(NUM_ACTIONS), 3, 100)).compiled is None
     with pytest.raises(ValueError, match="update_backend compiled is for perceptrons of vectors"):
         pqn_of(memory="gru", update_backend="compiled")
 

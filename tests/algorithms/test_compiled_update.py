@@ -5,122 +5,25 @@ import copy
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ppo_updates import (
+    SPACES,
+    assert_close,
+    assert_close_metrics,
+    assert_same,
+    fill,
+    learn,
+    learner,
+    table_learner,
+)
 
 from fastrl._native._rust import PpoUpdate
 from fastrl.algorithms.async_ppo import AsyncPPO, AsyncPPOConfig
 from fastrl.algorithms.ppo import PPO
-from fastrl.algorithms.ppo_settings import PPOConfig
 from fastrl.algorithms.protocol import Problem
-from fastrl.networks.pointer_policy import PointerPolicy
 from fastrl.utils.timer import Stopwatch
-
-SPACES = {
-    "discrete": Discrete(5),
-    "wide": Discrete(37),
-    "multi_discrete": MultiDiscrete([3, 1, 4]),
-    "multi_discrete of one": MultiDiscrete([4]),
-    "box": Box(-1, 1, (3,), np.float32),
-}
-
-
-def learner(backend, kind="discrete", *, obs_dim=6, num_envs=3, total_timesteps=10_000, **config):
-    config = {"num_steps": 11, "minibatch_size": 9, "hidden": (16, 12), "learning_rate": 3e-3} | config
-    problem = Problem(
-        Box(-np.inf, np.inf, (obs_dim,), np.float32), SPACES[kind], num_envs, total_timesteps, seed=3
-    )
-    return PPO(PPOConfig(update_backend=backend, **config), problem)
-
-
-def table_learner(backend, *, rows=5, width=4, actions=17, **config):
-    """A learner of tables, with some actions on each row."""
-    config = {"num_steps": 11, "minibatch_size": 9, "hidden": (16, 12), "learning_rate": 3e-3} | config
-    obs_space = Box(-np.inf, np.inf, (rows, width), np.float32)
-    problem = Problem(obs_space, Discrete(actions), 3, 10_000, seed=3)
-    return PPO(PPOConfig(update_backend=backend, encoder="pointer", normalize_obs=False, **config), problem)
-
-
-def draw_tables(rng, shape, rows, distinct):
-    """Tables [..., rows * width] of rows that differ, or of so many; a part of them is empty."""
-    shape = (*shape[:-1], rows, shape[-1] // rows)
-    tables = rng.normal(size=shape)
-    if distinct is not None:
-        tables = rng.normal(size=(distinct, shape[-1]))[rng.integers(0, distinct, shape[:-1])]
-    return (tables * (rng.random((*shape[:-1], 1)) < 0.7)).reshape(*shape[:-2], -1)
-
-
-def fill(ppo, seed=0, distinct=None):
-    """Fills the rollout with numbers; only so many observations, or rows of tables, differ. Log-probabilities are
-    nearly the policy's: some ratios are within the clip range and some are not."""
-    rng, rollout = np.random.default_rng(seed), ppo.rollout
-    obs = rng.normal(size=rollout.obs.shape).astype(np.float32)
-    if isinstance(ppo.policy, PointerPolicy):
-        obs = draw_tables(rng, obs.shape, ppo.policy.shape[0], distinct)
-    elif distinct is not None:
-        pool = rng.normal(size=(distinct, obs.shape[-1])).astype(np.float32)
-        obs = pool[rng.integers(0, distinct, obs.shape[:2])]
-    rollout.obs[:] = obs
-    for array in (rollout.rewards, rollout.values):
-        array[:] = rng.normal(size=array.shape)
-    rollout.terminations[:] = rng.random(rollout.terminations.shape) < 0.1
-    space = ppo.actions.space
-    if isinstance(space, Box):
-        rollout.actions[:] = rng.normal(size=rollout.actions.shape)
-    else:
-        choices = space.nvec if isinstance(space, MultiDiscrete) else space.n
-        rollout.actions[:] = rng.integers(0, choices, rollout.actions.shape)
-    if rollout.masks is not None:
-        rollout.masks[:] = rng.random(rollout.masks.shape) < 0.6
-        starts = np.cumsum([0, *ppo.actions.nvec[:-1]])
-        taken = rollout.actions.reshape(*rollout.actions.shape[:2], -1)
-        np.put_along_axis(rollout.masks[:-1], taken + starts, True, -1)
-    rollout.find_groups()
-    rollout.log_probs[:] = ppo.log_probs() + 0.2 * rng.normal(size=rollout.log_probs.shape)
-    ppo.steps += len(rollout)
-
-
-def learn(ppo, updates=2, **filling):
-    """Metrics of some updates; the second has statistics of observations and moments of Adam."""
-    metrics = []
-    for seed in range(updates):
-        fill(ppo, seed, **filling)
-        metrics.append(ppo.learn(Stopwatch()))
-    return metrics
-
-
-def leaves(state):
-    return {
-        f"{key}/{inner}": value
-        for key, inside in state.items()
-        for inner, value in (leaves(inside) if isinstance(inside, dict) else {"": inside}).items()
-    }
-
-
-def assert_close(a, b, **tolerance):
-    """Their states, moments and generators included."""
-    a, b = leaves(a.state_dict()), leaves(b.state_dict())
-    assert a.keys() == b.keys()
-    for name, value in a.items():
-        if isinstance(value, torch.Tensor):
-            torch.testing.assert_close(
-                value, b[name], msg=lambda text, name=name: f"{name}: {text}", **tolerance
-            )
-        else:
-            assert value == b[name], name
-
-
-def assert_same(a, b):
-    assert_close(a, b, rtol=0, atol=0)
-
-
-def assert_close_metrics(a, b):
-    for one, other in zip(a, b, strict=True):
-        one, other = vars(one), vars(other)
-        assert one.pop("gradient_steps") == other.pop("gradient_steps")
-        np.testing.assert_allclose(list(one.values()), list(other.values()), rtol=1e-4, atol=2e-5)
-
 
 CONFIGS = st.fixed_dictionaries(
     {
@@ -242,8 +145,11 @@ class TestTables:
             assert_same(results[0], other)
 
     def test_precision(self):
-        with pytest.raises(ValueError, match="is for precision fp32 with the encoder pointer: set"):
-            table_learner("compiled", precision="bf16")
+        for encoder in ("pointer", "rows"):
+            with pytest.raises(
+                ValueError, match="is for precision fp32 with the encoders pointer and rows: set"
+            ):
+                table_learner("compiled", precision="bf16", encoder=encoder)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -380,6 +286,29 @@ class TestRefusals:
             ({"table_rows": 2, "nvec": [1]}, "at most as many as the 1 actions"),
             ({"table_rows": 2, "nvec": [2, 2]}, "table_rows: expected an nvec of one number"),
             ({"table_rows": 2, "networks": "actor"}, "table_rows: expected an nvec of one number"),
+            ({"pooling": (1, 1, 2)}, r"pooling: expected tables, .* in 2 numbers, got \(1, 1, 2\)"),
+            ({"pooling": (0, 2, 1)}, "pooling: expected tables, "),
+            ({"pooling": (1, 2, 0)}, "pooling: expected tables, "),
+            ({"pooling": (1, 3, 1)}, "pooling: expected tables, "),
+            ({"pooling": (2**63, 2, 2**63)}, "pooling: expected tables, "),
+            ({"obs_dim": 2**16, "pooling": (1, 1025, 1)}, "at most 1024 of all tables"),
+            (
+                {"obs_dim": 2**16, "pooling": (512, 2, 64)},
+                "pooling: expected at most 65536 features, got 98304",
+            ),
+            ({"pooling": (1, 2, 1), "actor_inputs": 1}, "pooling: expected none of actor_inputs"),
+            ({"pooling": (1, 2, 1), "layer_norm": True}, "pooling: expected none of actor_inputs"),
+            ({"pooling": (1, 2, 1), "bf16": True}, "pooling: expected none of actor_inputs"),
+            ({"pooling": (1, 2, 1), "table_rows": 2}, "pooling: expected none of actor_inputs"),
+            ({"shared_trunk": True}, "shared_trunk: expected pooling, both networks"),
+            (
+                {"pooling": (1, 2, 1), "shared_trunk": True, "networks": "actor"},
+                "shared_trunk: expected pooling, both networks",
+            ),
+            (
+                {"pooling": (1, 2, 1), "shared_trunk": True, "critic_outputs": 2},
+                "shared_trunk: expected pooling, both networks",
+            ),
         ],
     )
     def test_shapes(self, options, match):

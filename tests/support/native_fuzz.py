@@ -167,10 +167,12 @@ def others() -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         ),
         ("Mlp", (), {"kind": "multi_discrete", "outputs": 4, "nvec": [2, 2], **network}),
         ("Mlp", (), {"kind": "discrete", "outputs": 4, "table_rows": 3, **network}),
+        ("Mlp", (), {"kind": "discrete", "outputs": 2, "pooling": (1, 3, 1), **network}),
         ("OffPolicySteps", ("sac",), {"obs_dim": 3, "hidden": [4], "critics": 2, "numbers": 1}),
         ("QSteps", (), {"obs_dim": 3, "hidden": [4], "actions": 2}),
         ("PpoUpdate", (), {**network, "nvec": [2], "numbers": 0, "actor_inputs": 2}),
         ("PpoUpdate", (), {**network, "nvec": [4], "table_rows": 3}),
+        ("PpoUpdate", (), {**network, "nvec": [2], "pooling": (1, 3, 1), "shared_trunk": True}),
         ("IdmPlatoon", ([0.0, 20.0], [1.0, 1.0]), {"ring_length": 100.0, "dt": 0.1, "ballistic": False}),
         ("BlueMemory", (2, "full", "plusplus"), {}),
         (

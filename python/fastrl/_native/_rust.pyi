@@ -940,8 +940,10 @@ class Mlp:
     whitened, `(obs - mean) * scale`, and clipped to plus and minus this; None: they are taken as they are.
     `table_rows`: observations are tables of so many rows, 2 to 1024 of the same width, and the network is the policy of
     `fastrl.networks.pointer_policy.PointerPolicy` for at least as many actions, of the kind "discrete", without layer
-    normalisation, whitening and memory. `num_threads`: how many share out large batches. ValueError: an option is out
-    of range.
+    normalisation, whitening and memory. `pooling`: observations begin with so many tables of so many rows, 1024 at most
+    together, of so many numbers, which go through `fastrl.networks.encoders.RowPooling`, of all tables the same, before
+    the hidden layers; other numbers follow. It goes with none of layer normalisation, whitening and memory.
+    `num_threads`: how many share out large batches. ValueError: an option is out of range.
     """
 
     def __new__(
@@ -958,6 +960,7 @@ class Mlp:
         memory: Literal["none", "gru", "lstm"] = "none",
         memory_size: int = 0,
         table_rows: int | None = None,
+        pooling: tuple[int, int, int] | None = None,
         num_threads: int = 1,
     ) -> Mlp: ...
     @property
@@ -1488,8 +1491,9 @@ class PpoUpdate:
     PyTorch's, comes before the activation of hidden layers. `bf16`: hidden layers multiply bfloat16 and add up float32,
     which they do not do with layer normalisation. `table_rows`: observations are tables of so many rows, 2 to 1024 of
     the same width, and both networks those of `fastrl.networks.pointer_policy.PointerPolicy`; `nvec` then is one
-    number, at least as large, and the five options before this one have their defaults. ValueError: an option is out
-    of range.
+    number, at least as large, and the five options before this one have their defaults. `pooling`: as of `Mlp`, of both
+    networks; it goes with none of `actor_inputs`, `layer_norm`, `bf16` and `table_rows`. `shared_trunk`: with `pooling`
+    an actor and a critic of one value are one network but for their last layers. ValueError: an option is out of range.
     """
 
     def __new__(
@@ -1506,6 +1510,8 @@ class PpoUpdate:
         layer_norm: bool = False,
         bf16: bool = False,
         table_rows: int | None = None,
+        pooling: tuple[int, int, int] | None = None,
+        shared_trunk: bool = False,
     ) -> PpoUpdate: ...
     @property
     def num_parameters(self) -> int:

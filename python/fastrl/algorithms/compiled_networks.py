@@ -42,10 +42,15 @@ def compiled_networks(
     groups = learner.actors if "loss" in losses else {}, learner.critics.optimizers
 
     def condition() -> str:
-        is_plain = all(each.network.is_plain for group in groups for each in group.values())
-        if is_plain and not config.dropout and config.memory == "none":
-            return ""
-        return "perceptrons of vectors with tanh or relu, without images, memory or dropout"
+        networks = [each.network for group in groups for each in group.values()]
+        is_plain = all(network.is_plain for network in networks)
+        if not is_plain or config.dropout or config.memory != "none":
+            return (
+                "perceptrons of vectors or the encoder rows of a table, with tanh or relu, without images, memory or"
+                " dropout"
+            )
+        has_rows = any(network.encoder is not None for network in networks)
+        return "precision fp32 with the encoder rows" if has_rows and config.precision != "fp32" else ""
 
     is_compiled, why = takes_compiled_steps(learner, known, losses, _KNOWN, condition, learner.name)
     if not is_compiled:
@@ -60,7 +65,7 @@ def compiled_networks(
 def _steps(optimizer: FlatAdam[Any], *, has_bf16: bool) -> CompiledSteps:
     """The gradient steps of a policy or of a critic, whose hidden layers may multiply bfloat16."""
     network = optimizer.network
-    inputs, *hidden, outputs = network.body.sizes
+    _, *hidden, outputs = network.body.sizes
     options: dict[str, Any] = {"networks": "critic", "critic_outputs": outputs}
     actions = None
     if isinstance(network, PolicyNetwork):
@@ -70,9 +75,10 @@ def _steps(optimizer: FlatAdam[Any], *, has_bf16: bool) -> CompiledSteps:
         actions,
         # Policies and critics learn side by side.
         beside=1,
-        obs_dim=inputs,
+        obs_dim=network.compiled_inputs,
         hidden=hidden,
         activation=network.body.activation,
         bf16=has_bf16,
+        pooling=network.pooling,
         **options,
     )

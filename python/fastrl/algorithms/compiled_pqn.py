@@ -66,6 +66,7 @@ class CompiledPQN:
         is_plain = (
             type(network) is NormalizedQ
             and network.memory is None
+            and network.encoder.numbers is None
             and network.actor_architecture() is not None
         )
         plain = "perceptrons of vectors, without images, memory or a network of your own"

@@ -35,6 +35,9 @@ _KNOWN = {field.name for field in fields(NetworkConfig)} | (
     | {"action_masks", "squash_actions", "actor_inputs"}
 )
 
+# Options of networks for tables.
+_OF_TABLES = {"table_rows", "pooling"}
+
 
 @dataclass(frozen=True)
 class StepMeans:
@@ -197,7 +200,7 @@ class CompiledUpdate:
     def __init__(self, learner: "PPO", architecture: Mapping[str, Any], optimizer: Optimizer) -> None:
         self._config, self._policy = learner.config, learner.policy
         # PyTorch has the values of a perceptron as soon.
-        self.gives_values = "table_rows" in architecture
+        self.gives_values = not architecture.keys().isdisjoint(_OF_TABLES)
         has_bf16 = optimizer.half == torch.bfloat16
         self._steps = CompiledSteps(optimizer.vector, learner.actions, bf16=has_bf16, **architecture)
 
@@ -215,11 +218,11 @@ class CompiledUpdate:
         def condition() -> str:
             if architecture is None:
                 return (
-                    "separate perceptrons of vectors or the encoder pointer, without images, memory, layer norm,"
-                    " dropout or a network of your own"
+                    "separate perceptrons of vectors, or the encoders pointer or rows of a table that comes first,"
+                    " without images, memory, layer norm, dropout or a network of your own"
                 )
-            if "table_rows" in architecture and optimizer.half is not None:
-                return "precision fp32 with the encoder pointer"
+            if optimizer.half is not None and not architecture.keys().isdisjoint(_OF_TABLES):
+                return "precision fp32 with the encoders pointer and rows"
             return "precision fp32 or bf16" if optimizer.half == torch.float16 else ""
 
         is_compiled, why = takes_compiled_steps(learner, known, _METHODS, _KNOWN, condition)

@@ -34,7 +34,9 @@ class MABC(MABCDeclaration, TeamLearner[DatasetBatch], Imitation):
         super().__init__(config, problem, generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]))
         self._start(config, problem, self.policy.actions)
         self._kept: dict[str, dict[str, Tensor]] | None = None
-        is_plain = all(each.network.is_plain for each in self.actors.values())
+        is_plain = all(
+            each.network.is_plain and each.network.encoder is None for each in self.actors.values()
+        )
         compiled, self._why_not_compiled = takes_compiled_imitation(self, MABC, is_plain=is_plain)
         self._compiled = {
             name: CompiledImitation(each, each.network.body, each.network.actions, config)

@@ -53,7 +53,7 @@ class MAPPO(MAPPODeclaration, MultiAgentLearner):
         if name in self._compiled and len(rows):
             with torch.no_grad():
                 agents = self._agents(torch.arange(len(self.rollout)))
-                obs = optimizer.network.inputs(self.rollout.flat("obs"), agents)
+                obs = optimizer.network.inputs(self.rollout.flat("obs"), agents, encoded=False)
             take = self._compiled[name].prepare(
                 samples_of(self.rollout, obs, rows, rows),
                 optimizer,

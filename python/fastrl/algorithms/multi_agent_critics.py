@@ -129,7 +129,9 @@ class Critics(ABC):
                 self.compiled[name].values(seen[0], samples, out)
                 return
             for part in torch.from_numpy(samples).split(CHUNK if is_compiled else self._chunk(critic)):
-                inputs = critic.inputs(*(each.index_select(0, part).to(self.device) for each in seen))
+                inputs = critic.inputs(
+                    *(each.index_select(0, part).to(self.device) for each in seen), encoded=not is_compiled
+                )
                 if is_compiled:
                     values = np.empty((len(part), self._width), np.float32)
                     self.compiled[name].values(inputs, np.arange(len(part)), values)
@@ -239,7 +241,7 @@ class Critics(ABC):
 
 def _compiled_samples(critic: Critic | CentralCritic, every: _Samples, samples: Tensor) -> Samples:
     with torch.no_grad():
-        inputs = critic.inputs(*every.seen)
+        inputs = critic.inputs(*every.seen, encoded=False)
     # A critic of one value a sample has no axis of agents.
     returns, values, learned = (
         each.view(every.learned.shape)[samples].squeeze(1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrl.networks.acting_network import ActingNetwork
-from fastrl.networks.compiled_actor import MAX_OBS_DIM
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, MAX_TABLE_ROWS
 from fastrl.networks.encoders import Decoder, Encoder
 from fastrl.networks.kinds import MemoryKind
 from fastrl.networks.memory import Memory
@@ -43,12 +43,20 @@ class EncodedNetwork(ActingNetwork):
     def update_statistics(self, rows: Tensor) -> None:
         self.decoder.update_statistics(rows)
 
-    def actor_architecture(self) -> dict[str, Any] | None:
-        built = self._architecture
-        is_perceptron = not self.decoder.images and built["encoder"] != "rows"
-        if not is_perceptron or self.obs_dim > MAX_OBS_DIM:
+    def _pooling(self) -> tuple[int, int, int] | None:
+        """Number of tables that the encoder pools, their rows and width, as compiled networks take them; None: they do
+        not."""
+        if self.memory is not None or self._architecture.get("layer_norm") or self.obs_dim > MAX_OBS_DIM:
             return None
-        return {
+        table = self.acting_layers()[0].pooling
+        return None if table is None or table[0] > MAX_TABLE_ROWS else (1, *table)
+
+    def actor_architecture(self) -> dict[str, Any] | None:
+        built, pooling = self._architecture, self._pooling()
+        is_perceptron = not self.decoder.images and built["encoder"] != "rows"
+        if not (is_perceptron or pooling) or self.obs_dim > MAX_OBS_DIM:
+            return None
+        architecture = {
             "kind": "discrete" if self.log_std is None else "gaussian",
             "obs_dim": self.obs_dim,
             "outputs": self.num_actions,
@@ -59,6 +67,7 @@ class EncodedNetwork(ActingNetwork):
             "memory": built["memory"],
             "memory_size": 0 if self.memory is None else self.memory.size,
         }
+        return architecture if pooling is None else {**architecture, "pooling": pooling}
 
     @torch.no_grad()
     def actor_tensors(self) -> list[Tensor]:
@@ -67,6 +76,9 @@ class EncodedNetwork(ActingNetwork):
         norm = self.decoder.norm
         tensors = [] if norm is None else [norm.mean, norm.scale()]
         encoder, weight, bias = self.acting_layers()
+        if self._architecture["encoder"] == "rows":
+            tensors += [*encoder.parameters(), weight, bias]
+            return tensors if self.log_std is None else [*tensors, self.log_std]
         for layer in encoder.modules():
             if isinstance(layer, nn.LayerNorm):
                 tensors += [layer.weight, layer.bias]

@@ -348,6 +348,12 @@ class RowPooling(nn.Module):
                 f" {', '.join(map(str, shapes)) or 'images alone'}: set encoder to auto"
             )
 
+    @property
+    def first_table(self) -> tuple[int, int] | None:
+        """Rows and width of a table that comes first and is the only one; None: there is no such table."""
+        first, *others = self._shapes
+        return None if not _is_table(first) or any(map(_is_table, others)) else (first[0], first[1])
+
     def forward(self, vector: Tensor) -> Tensor:
         """Features float [B, size] of numbers float [B, N]."""
         found = []
@@ -438,6 +444,14 @@ class Encoder(nn.Module):
             [size, *hidden], activation, layer_norm=layer_norm, dropout=dropout, generator=generator
         )
         self.size = self.hidden.size
+
+    @property
+    def pooling(self) -> tuple[int, int] | None:
+        """Rows and width of the only table, where compiled networks have all that is before the hidden layers: the
+        table comes first in an observation, and there are no images. None: they have not."""
+        if not isinstance(self.numbers, RowPooling) or self.images:
+            return None
+        return self.numbers.first_table
 
     def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         """Features float32 [B, size] of what a `Decoder` gives."""

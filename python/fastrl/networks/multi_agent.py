@@ -6,6 +6,7 @@ can act for. Here both are apart, for policies may be shared, frozen or rules, a
 """
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NotRequired, Self, TypedDict, Unpack
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from fastrl.envs.rows import ObsRows
 from fastrl.networks.acting_network import ActingNetwork
 from fastrl.networks.action_space import Actions
-from fastrl.networks.compiled_actor import ActorSpec, with_weights
+from fastrl.networks.compiled_actor import MAX_OBS_DIM, MAX_TABLE_ROWS, ActorSpec, with_weights
 from fastrl.networks.distributions import (
     Choices,
     choices_of,
@@ -63,8 +64,11 @@ class _Network(SavedNetwork):
         options: the others.
 
     Attributes:
+        num_agents: observations that it takes together.
         chunk: rows of one pass in which gradients are computed.
     """
+
+    num_agents = 1
 
     def __init__(
         self,
@@ -104,30 +108,52 @@ class _Network(SavedNetwork):
         elif self.obs_norm is not None:
             self.obs_norm.update(obs)
 
-    def _features(self, obs: Tensor) -> Tensor:
-        """Observations [B, obs_dim] as the perceptron takes them: whitened, or features float [B, F]."""
+    def _features(self, obs: Tensor, encoded: bool) -> Tensor:
+        """Observations [B, obs_dim] as the perceptron takes them: whitened, or features float [B, F] if ``encoded``."""
         if self.decoder is not None and self.encoder is not None:
+            if not encoded:
+                return obs
             features: Tensor = self.encoder(*self.decoder(obs))
             return features
         return obs if self.obs_norm is None else self.obs_norm(obs)
 
     @property
+    def pooling(self) -> tuple[int, int, int] | None:
+        """Number of tables that the encoder pools, their rows and width, where compiled networks do so: an observation
+        is a table, and there is no memory. None: they do not."""
+        table = None if self.encoder is None or self.num_memories else self.encoder.pooling
+        widest = max(self.compiled_inputs, self.body.sizes[0])
+        if table is None or math.prod(table) != self.obs_dim or widest > MAX_OBS_DIM:
+            return None
+        return (self.num_agents, *table) if self.num_agents * table[0] <= MAX_TABLE_ROWS else None
+
+    @property
+    def compiled_inputs(self) -> int:
+        """Length of `inputs` that are not encoded."""
+        features = self.obs_dim if self.encoder is None else self.encoder.size
+        return self.body.sizes[0] + self.num_agents * (self.obs_dim - features)
+
+    @property
     def is_plain(self) -> bool:
-        """It is a perceptron of numbers that compiled actors and gradient steps know."""
-        return self.encoder is None and self.body.activation in ("relu", "tanh")
+        """It is a perceptron that compiled actors and gradient steps know, of numbers or of pooled rows."""
+        has_encoder = self.encoder is not None and self.pooling is None
+        return not has_encoder and self.body.activation in ("relu", "tanh")
 
     @property
     def takes_obs(self) -> bool:
-        """The perceptron's inputs are an agent's observations as they are."""
-        return self.encoder is None and self.obs_norm is None and self.body.sizes[0] == self.obs_dim
+        """Inputs that are not encoded are an agent's observations as they are."""
+        return self.obs_norm is None and self.compiled_inputs == self.obs_dim
 
-    def inputs(self, obs: Tensor, agents: Tensor, memories: Tensor | None = None) -> Tensor:
+    def inputs(
+        self, obs: Tensor, agents: Tensor, memories: Tensor | None = None, *, encoded: bool = True
+    ) -> Tensor:
         """Inputs of the perceptron float [B, n] at observations [B, obs_dim] of agents int64 [B].
 
         Args:
             memories: of critics, float32 [B, num_memories]: what the policy remembers there; None: there are none.
+            encoded: by the encoder, if there is one; compiled networks encode themselves.
         """
-        features = self._features(obs)
+        features = self._features(obs, encoded)
         inputs = [features, memories] if self.num_memories and memories is not None else [features]
         if self.num_ids:
             inputs.append(nn.functional.one_hot(agents, self.num_ids).to(features.dtype))
@@ -276,7 +302,7 @@ class PolicyNetwork(_Network, ActingNetwork):
         return functools.partial(with_weights, self.actor_spec(self.actions), weights)
 
     def actor_architecture(self) -> dict[str, Any] | None:
-        if not self.is_plain:
+        if not self.is_plain or (self.encoder is not None and self.memory is not None):
             return None
         architecture = {
             "kind": "gaussian" if self.actions.is_box else "discrete",
@@ -286,6 +312,8 @@ class PolicyNetwork(_Network, ActingNetwork):
             "activation": self.body.activation,
             "obs_clip": None if self.obs_norm is None else self.obs_norm.clip,
         }
+        if self.pooling is not None:
+            architecture["pooling"] = self.pooling
         if self.memory is not None:
             architecture |= {"memory": self.memory.kind, "memory_size": self.memory.size}
         return architecture
@@ -293,6 +321,9 @@ class PolicyNetwork(_Network, ActingNetwork):
     def actor_tensors(self) -> list[Tensor]:
         if self.actor_architecture() is None:
             return super().actor_tensors()
+        of_deviations = [] if self.log_std is None else [self.log_std]
+        if self.encoder is not None:
+            return [*self.encoder.parameters(), *self.body.parameters(), *of_deviations]
         tensors: list[Tensor] = []
         if self.obs_norm is not None:
             # The index of the agent is not whitened.
@@ -306,7 +337,7 @@ class PolicyNetwork(_Network, ActingNetwork):
             if self.memory is not None and i == len(self.body) - 1:
                 tensors += self.memory.actor_tensors()
             tensors += [layer.weight.t(), layer.bias]
-        return tensors if self.log_std is None else [*tensors, self.log_std]
+        return [*tensors, *of_deviations]
 
     def state(self) -> dict[str, Any]:
         """See `ActingNetwork.state`; with ``actions`` (JSON-able)."""
@@ -372,6 +403,7 @@ class CentralCritic(_Network):
             num_memories=num_memories,
             **options,
         )
+        self.num_agents = num_agents
 
     def forward(
         self, obs: Tensor, alive: Tensor, memories: Tensor | None = None, drops: Sequence[Tensor] = ()
@@ -386,9 +418,11 @@ class CentralCritic(_Network):
         values: Tensor = self.body(self.inputs(obs, alive, memories), drops)
         return values
 
-    def inputs(self, obs: Tensor, alive: Tensor, memories: Tensor | None = None) -> Tensor:
+    def inputs(
+        self, obs: Tensor, alive: Tensor, memories: Tensor | None = None, *, encoded: bool = True
+    ) -> Tensor:
         """Inputs of the perceptron float [B, n]: joint observations, then what the policies remember."""
-        features = self._features(obs.flatten(0, 1)).unflatten(0, alive.shape)
+        features = self._features(obs.flatten(0, 1), encoded).unflatten(0, alive.shape)
         seen = [features, memories] if self.num_memories and memories is not None else [features]
         seen = [each.masked_fill(~alive.unsqueeze(-1), 0).flatten(1) for each in seen]
         return torch.cat([*seen, alive.float()], 1)

@@ -153,5 +153,13 @@ class EncodedPolicy(EncodedNetwork, PolicyNet):
         features = self.actor_trunk(*decoded)
         return features, features if self.critic_trunk is None else self.critic_trunk(*decoded)
 
+    def update_architecture(self) -> dict[str, Any] | None:
+        pooling = self._pooling()
+        if pooling is None or self.has_noise:
+            return None
+        names = ("hidden", "activation", "shared_trunk")
+        architecture = {name: self._architecture[name] for name in names}
+        return {"obs_dim": self.obs_dim, "pooling": pooling, **architecture}
+
     def acting_layers(self) -> tuple[Encoder, Tensor, Tensor]:
         return self.actor_trunk, self.actor.weight, self.actor.bias

@@ -9,6 +9,7 @@
 
 use crate::dense::{Activation, Inputs, Layer, Weights, activate, all_finite, normalize, relu, tanh};
 use crate::lanes::{LANES, Lanes, flat, flat_mut, spread};
+use crate::learn::network::pointer::pooled::{Pooling, pooled_networks};
 use crate::learn::network::pointer::{Tables, pointer_networks};
 use crate::learn::network::{Network, NetworkPass};
 use crate::matrix::Aligned;
@@ -31,6 +32,9 @@ pub struct Architecture {
     /// Inputs are a table of so many rows, on each of which there are actions: the network is the policy of
     /// `fastrl.networks.pointer_policy.PointerPolicy`, without layer normalisation, whitening and memory.
     pub table_rows: Option<usize>,
+    /// Inputs start with tables that go through `fastrl.networks.encoders.RowPooling` before the hidden layers, without layer
+    /// normalisation, whitening and memory.
+    pub pooling: Option<Pooling>,
 }
 
 impl Architecture {
@@ -56,8 +60,8 @@ impl Architecture {
 
     /// Number of weights that [`Mlp::load`] reads.
     pub fn num_weights(&self) -> usize {
-        if let Some(rows) = self.table_rows {
-            return self.of_tables(rows).1;
+        if let Some((_, count)) = self.of_tables() {
+            return count;
         }
         let whitening = if self.clip.is_some() { 2 * self.inputs } else { 0 };
         let vectors = if self.layer_norm { 3 } else { 1 };
@@ -67,10 +71,16 @@ impl Architecture {
     }
 
     /// The policy of tables, and the number of its weights.
-    fn of_tables(&self, rows: usize) -> (Network, usize) {
-        let shape = (rows, self.inputs / rows);
-        let (policy, _, count) = pointer_networks(shape, self.outputs, &self.hidden, self.activation, false);
-        (policy, count)
+    fn of_tables(&self) -> Option<(Network, usize)> {
+        let Self { inputs, ref hidden, outputs, activation, .. } = *self;
+        if let Some(pooling) = self.pooling {
+            let outputs = [Some(outputs), None];
+            let ([policy, _], count) = pooled_networks(pooling, inputs, hidden, activation, outputs, false, 0);
+            return policy.map(|policy| (policy, count));
+        }
+        let rows = self.table_rows?;
+        let (policy, _, count) = pointer_networks((rows, inputs / rows), outputs, hidden, activation, false);
+        Some((policy, count))
     }
 }
 
@@ -91,8 +101,10 @@ impl TablePolicy {
     /// The outputs of `count` tables side by side in `obs`, whose lanes are `apart`.
     fn forward(&self, obs: &[f32], count: usize, memory: &mut TableMemory, outputs: &mut [Lanes], apart: usize) {
         let TableMemory { tables, pass } = memory;
-        tables.set(obs);
-        self.network.gather(tables, 0..count, pass);
+        if let Some(tables) = tables {
+            tables.set(obs);
+        }
+        self.network.gather(obs, tables.as_ref(), 0..count, pass);
         self.network.forward(&self.weights, count, pass);
         let (results, _, row) = self.network.ends(pass);
         for (to, from) in outputs.chunks_exact_mut(apart).zip(results.chunks_exact(row)).take(count) {
@@ -106,7 +118,7 @@ impl TablePolicy {
 
 /// Memory for a block of tables.
 struct TableMemory {
-    tables: Tables,
+    tables: Option<Tables>,
     pass: NetworkPass,
 }
 
@@ -181,7 +193,7 @@ impl Mlp {
             norms: vec![],
             memory: architecture.memory.map(|(cell, size)| Recurrent::new(cell, size)),
             last: Layer::default(),
-            of_tables: architecture.table_rows.map(|rows| TablePolicy::new(architecture.of_tables(rows).0)),
+            of_tables: architecture.of_tables().map(|(network, _)| TablePolicy::new(network)),
         };
         made.load(weights, rest);
         made
@@ -370,8 +382,9 @@ mod tests {
             seed: u64,
         ) {
             let activation = if relu { Activation::Relu } else { Activation::Tanh };
-            let table_rows = None;
-            let architecture = Architecture { inputs, hidden, outputs, activation, layer_norm, clip, memory, table_rows };
+            let (table_rows, pooling) = (None, None);
+            let architecture =
+                Architecture { inputs, hidden, outputs, activation, layer_norm, clip, memory, table_rows, pooling };
             let mut state = seed;
             let mut number = || {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -270,6 +270,8 @@ fn plain(inputs: usize, hidden: Vec<usize>, activation: Activation, kind: Kind) 
         inputs,
         actor_inputs,
         table_rows: None,
+        pooling: None,
+        shared_trunk: false,
         hidden,
         activation,
         layer_norm,

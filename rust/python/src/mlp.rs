@@ -3,6 +3,7 @@
 use fastrl_binding::arrays::{Array, Flag, disjoint, list, list_or_none, readable, writeable};
 use fastrl_core::actor::{ActionsOut, Actor, Kind, Rows};
 use fastrl_core::dense::Activation;
+use fastrl_core::learn::Pooling;
 use fastrl_core::mlp::Architecture;
 use fastrl_core::recurrent::Cell;
 use pyo3::exceptions::PyValueError;
@@ -40,6 +41,24 @@ pub(crate) fn check_table(rows: usize, obs_dim: usize, actions: usize) -> PyResu
     Ok(())
 }
 
+/// Tables at the start of observations [tables, rows, width]; refuses those that do not fit, or whose passes would need
+/// gigabytes.
+pub(crate) fn check_pooling((tables, rows, width): (usize, usize, usize), obs_dim: usize) -> PyResult<Pooling> {
+    let size = tables.checked_mul(rows).filter(|all| (2..=MAX_TABLE_ROWS).contains(all) && rows > 1);
+    let pooling = Pooling { tables, rows, width };
+    if width == 0 || size.and_then(|all| all.checked_mul(width)).is_none_or(|size| size > obs_dim) {
+        return Err(PyValueError::new_err(format!(
+            "pooling: expected tables, their rows and the rows' width, 2 rows or more and at most {MAX_TABLE_ROWS} of \
+             all tables, in {obs_dim} numbers, got ({tables}, {rows}, {width})"
+        )));
+    }
+    if pooling.features() > MAX_WIDTH {
+        let got = pooling.features();
+        return Err(PyValueError::new_err(format!("pooling: expected at most {MAX_WIDTH} features, got {got}")));
+    }
+    Ok(pooling)
+}
+
 impl Mlp {
     /// The states of rows: an array where the network has a memory, and nothing where it has none.
     fn states_of<'a, 'py>(
@@ -68,7 +87,7 @@ impl Mlp {
     #[new]
     #[pyo3(signature = (
         *, kind, obs_dim, outputs, hidden, activation, layer_norm=false, obs_clip=None, nvec=None, memory="none",
-        memory_size=0, table_rows=None, num_threads=1,
+        memory_size=0, table_rows=None, pooling=None, num_threads=1,
     ))]
     #[expect(clippy::too_many_arguments, reason = "the architecture")]
     fn new(
@@ -83,6 +102,7 @@ impl Mlp {
         memory: &str,
         memory_size: usize,
         table_rows: Option<usize>,
+        pooling: Option<(usize, usize, usize)>,
         num_threads: usize,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
@@ -142,6 +162,10 @@ impl Mlp {
                 );
             }
         }
+        let pooling = pooling.map(|pooling| check_pooling(pooling, obs_dim)).transpose()?;
+        if pooling.is_some() && (layer_norm || obs_clip.is_some() || memory.is_some() || table_rows.is_some()) {
+            return refuse("pooling: expected none of layer_norm, obs_clip, memory and table_rows".to_owned());
+        }
         let architecture = Architecture {
             inputs: obs_dim,
             hidden,
@@ -151,6 +175,7 @@ impl Mlp {
             clip: obs_clip,
             memory,
             table_rows,
+            pooling,
         };
         let weights = architecture.num_weights();
         if weights > MAX_WEIGHTS {

@@ -15,7 +15,7 @@ use fastrl_core::team::Team;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::mlp::check_table;
+use crate::mlp::{check_pooling, check_table};
 
 /// The widest layer. Products of two such widths are far from overflow.
 pub(crate) const MAX_WIDTH: usize = 1 << 16;
@@ -80,7 +80,7 @@ impl PpoUpdate {
 #[pymethods]
 impl PpoUpdate {
     #[new]
-    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both", layer_norm=false, bf16=false, table_rows=None))]
+    #[pyo3(signature = (*, obs_dim, hidden, activation, nvec=None, numbers=0, actor_inputs=None, critic_outputs=1, networks="both", layer_norm=false, bf16=false, table_rows=None, pooling=None, shared_trunk=false))]
     #[expect(clippy::too_many_arguments, reason = "the architecture")]
     fn new(
         obs_dim: usize,
@@ -94,6 +94,8 @@ impl PpoUpdate {
         layer_norm: bool,
         bf16: bool,
         table_rows: Option<usize>,
+        pooling: Option<(usize, usize, usize)>,
+        shared_trunk: bool,
     ) -> PyResult<Self> {
         let refuse = |message: String| Err(PyValueError::new_err(message));
         let activation = match activation {
@@ -144,11 +146,20 @@ impl PpoUpdate {
                 );
             }
         }
+        let pooling = pooling.map(|pooling| check_pooling(pooling, obs_dim)).transpose()?;
+        if pooling.is_some() && (table_rows.is_some() || actor_inputs != obs_dim || layer_norm || bf16) {
+            return refuse("pooling: expected none of actor_inputs, layer_norm, bf16 and table_rows".to_owned());
+        }
+        if shared_trunk && (pooling.is_none() || networks != Networks::Both || critic_outputs != 1) {
+            return refuse("shared_trunk: expected pooling, both networks and a critic of one output".to_owned());
+        }
         let shape = Shape {
             networks,
             inputs: obs_dim,
             actor_inputs,
             table_rows,
+            pooling,
+            shared_trunk,
             hidden,
             activation,
             layer_norm,

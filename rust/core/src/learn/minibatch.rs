@@ -186,7 +186,7 @@ impl<'a> Minibatches<'a> {
         let work: usize = networks.iter().flatten().map(Network::work).sum();
         let threads = settings.threads.clamp(1, (work * size / WORK).max(1));
         let pointer = networks.iter().flatten().find_map(Network::pointer);
-        let tables = pointer.map(|pointer| pointer.tables_of(samples.obs));
+        let tables = pointer.and_then(|pointer| pointer.tables_of(samples.obs));
         // So many rows a thread stay in its cache.
         let rows_of_threads = |each: usize| size.min(threads.min(8) * each);
         let (rows, block) = match pointer {
@@ -369,9 +369,9 @@ struct Minibatch<'a> {
 impl Minibatch<'_> {
     /// Brings the observations of some rows into a block.
     fn gather(&self, network: &Network, rows: Range<usize>, block: &mut Block<'_>) {
-        if let Some(tables) = self.tables {
+        if network.pointer().is_some() {
             let rows = self.batch.rows[rows].iter().map(|&group| group as usize);
-            return network.gather(tables, rows, &mut block.pass);
+            return network.gather(self.samples.obs, self.tables, rows, &mut block.pass);
         }
         let Shape { inputs, actor_inputs, .. } = *self.shape;
         let width = if matches!(block.role, Role::Critic) { inputs } else { actor_inputs };
@@ -389,7 +389,14 @@ impl Minibatch<'_> {
         let each = each.zip(results.chunks(GROUP * stride).zip(slopes.chunks_mut(GROUP * stride)));
         for ((rows, group), (results, slopes)) in each {
             match role {
-                Role::Actor(policy) => self.policy_rows(rows, policy, group, results, slopes, stride),
+                Role::Actor(policy) => {
+                    self.policy_rows(rows.clone(), policy, group, results, slopes, stride);
+                    if self.shape.shared_trunk {
+                        // The value stands behind the policy's outputs.
+                        let first = self.shape.kind.outputs();
+                        group.squares = self.value_rows(rows, &results[first..], &mut slopes[first..], stride);
+                    }
+                }
                 Role::Critic => match (self.settings.huber, self.samples.actions) {
                     (Some(bound), Actions::Categorical(actions)) => {
                         self.q_rows(rows, actions, bound, group, results, slopes, stride);

@@ -8,6 +8,7 @@
 //! the processor nor on the number of threads, so that results are the same to the last bit. [`values::values`] is the
 //! critic's pass alone.
 
+pub use self::network::pointer::pooled::Pooling;
 pub use crate::bf16::Precision;
 
 mod adam;

@@ -75,7 +75,7 @@ impl Network {
         self.parts.last().expect("there is one").vector.end
     }
 
-    /// Number of outputs of a policy of tables.
+    /// Number of outputs of a network of tables, the policy where there is one.
     pub(crate) fn outputs(&self) -> usize {
         self.pointer.as_ref().expect("it is of tables").outputs()
     }
@@ -170,9 +170,21 @@ impl Network {
         each.flat_map(|(index, part)| part.perceptron.pieces().into_iter().map(move |piece| (index, piece))).collect()
     }
 
-    /// Copies tables of these numbers into the first rows of a pass of a network of tables.
-    pub(crate) fn gather(&self, tables: &Tables, rows: impl Iterator<Item = usize>, pass: &mut NetworkPass) {
-        self.pointer.as_ref().expect("it is of tables").gather(tables, rows, pass);
+    /// Copies observations of these numbers into the first rows of a pass of a network of tables.
+    ///
+    /// `tables`: [`Pointer::tables_of`] `obs`.
+    pub(crate) fn gather(
+        &self,
+        obs: &[f32],
+        tables: Option<&Tables>,
+        rows: impl Iterator<Item = usize>,
+        pass: &mut NetworkPass,
+    ) {
+        let pointer = self.pointer.as_ref().expect("it is of tables");
+        match tables {
+            Some(tables) => pointer.gather(tables, rows, pass),
+            None => pointer.gather_rows(obs, rows, pass),
+        }
     }
 
     /// The outputs of the first rows of a pass.

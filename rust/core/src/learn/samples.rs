@@ -4,6 +4,7 @@ use super::imitation::Imitation;
 use super::losses::Kind;
 use super::network::Network;
 use super::network::pointer::pointer_networks;
+use super::network::pointer::pooled::{Pooling, pooled_networks};
 use super::perceptron::Perceptron;
 use crate::bf16::Precision;
 use crate::dense::Activation;
@@ -16,7 +17,7 @@ pub enum Networks {
     Critic,
 }
 
-/// An actor and a critic, or one of them: perceptrons with hidden layers of the same widths; or both for tables.
+/// An actor and a critic, or one of them: perceptrons with hidden layers of the same widths; or networks for tables.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Those that learn; the other is not there.
@@ -27,6 +28,11 @@ pub struct Shape {
     /// Inputs are a table of so many rows, on each of which there are actions: both networks are those of
     /// `fastrl.networks.pointer_policy.PointerPolicy`, in f32 and without layer normalisation.
     pub table_rows: Option<usize>,
+    /// Inputs start with tables that go through `fastrl.networks.encoders.RowPooling` before the hidden layers, in f32 and
+    /// without layer normalisation.
+    pub pooling: Option<Pooling>,
+    /// With `pooling` both networks are one but for their last layers.
+    pub shared_trunk: bool,
     pub hidden: Vec<usize>,
     pub activation: Activation,
     /// Layer normalisation comes before the activation of hidden layers, which multiply f32 then.
@@ -45,6 +51,9 @@ impl Shape {
             let (policy, value, _) = self.of_tables(rows);
             return [Some(policy), value];
         }
+        if let Some(pooling) = self.pooling {
+            return self.of_pooling(pooling).0;
+        }
         let actor = self.has_actor().then(|| Network::perceptron(self.actor(), self.deviations()));
         let critic = self.has_critic().then(|| {
             let critic = self.critic();
@@ -57,6 +66,12 @@ impl Shape {
     fn of_tables(&self, rows: usize) -> (Network, Option<Network>, usize) {
         let actions = self.kind.outputs();
         pointer_networks((rows, self.inputs / rows), actions, &self.hidden, self.activation, true)
+    }
+
+    fn of_pooling(&self, pooling: Pooling) -> ([Option<Network>; 2], usize) {
+        let outputs = [self.has_actor().then(|| self.kind.outputs()), self.has_critic().then_some(self.critic_outputs)];
+        let first = if self.has_actor() { self.deviations() } else { 0 };
+        pooled_networks(pooling, self.inputs, &self.hidden, self.activation, outputs, self.shared_trunk, first)
     }
 
     /// An actor that is a perceptron.
@@ -97,6 +112,9 @@ impl Shape {
     pub fn num_parameters(&self) -> usize {
         if let Some(rows) = self.table_rows {
             return self.of_tables(rows).2;
+        }
+        if let Some(pooling) = self.pooling {
+            return self.of_pooling(pooling).1;
         }
         let actor = if self.has_actor() { self.deviations() + self.actor().len() } else { 0 };
         actor + if self.has_critic() { self.critic().len() } else { 0 }

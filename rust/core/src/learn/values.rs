@@ -1,5 +1,7 @@
 //! Values of observations, by the critic that an update of PPO learns.
 
+use std::ops::Range;
+
 use super::network::pointer::Tables;
 use super::network::{Network, NetworkPass};
 use super::perceptron::CHUNK;
@@ -33,16 +35,18 @@ pub fn values(
     if rows.is_empty() {
         return;
     }
-    let [_, network] = Shape { precision: Precision::Fp32, ..shape.clone() }.actor_and_critic();
-    let network = network.expect("there is a critic");
+    let [actor, critic] = Shape { precision: Precision::Fp32, ..shape.clone() }.actor_and_critic();
+    // Of a shared trunk the value stands behind the policy's outputs.
+    let first = if critic.is_some() { 0 } else { shape.kind.outputs() };
+    let network = critic.or(actor).expect("there is a critic");
     let mut vector = Aligned::zeros(network.room());
     network.read(parameters, &mut vector);
-    let tables = network.pointer().map(|pointer| pointer.tables_of(obs));
+    let tables = network.pointer().and_then(|pointer| pointer.tables_of(obs));
     team.resize(threads.min(rows.len().div_ceil(CHUNK)).max(team.len()));
     let share = rows.len().div_ceil(team.len()).next_multiple_of(CHUNK);
     let part = |rows| Part { rows, pass: network.pass(CHUNK.min(rows.len()), false), values: vec![] };
     let mut parts: Vec<_> = rows.chunks(share).map(part).collect();
-    team.each(&mut parts, |part| part.compute(&network, &vector, (inputs, outputs), obs, tables.as_ref()));
+    team.each(&mut parts, |part| part.compute(&network, &vector, inputs, first..first + outputs, obs, tables.as_ref()));
     for Part { rows, values, .. } in parts {
         for (&row, values) in rows.iter().zip(values.chunks_exact(outputs)) {
             out[row as usize * outputs..][..outputs].copy_from_slice(values);
@@ -62,24 +66,24 @@ impl Part<'_> {
         &mut self,
         network: &Network,
         vector: &[f32],
-        (inputs, outputs): (usize, usize),
+        inputs: usize,
+        outputs: Range<usize>,
         obs: &[f32],
         tables: Option<&Tables>,
     ) {
         let Self { rows, pass, values } = self;
         for rows in rows.chunks(CHUNK) {
-            match tables {
-                Some(tables) => network.gather(tables, rows.iter().map(|&row| row as usize), pass),
-                None => {
-                    for (&row, to) in rows.iter().zip(pass.parts[0].inputs.chunks_exact_mut(stride(inputs))) {
-                        to[..inputs].copy_from_slice(&obs[row as usize * inputs..][..inputs]);
-                    }
+            if network.pointer().is_some() {
+                network.gather(obs, tables, rows.iter().map(|&row| row as usize), pass);
+            } else {
+                for (&row, to) in rows.iter().zip(pass.parts[0].inputs.chunks_exact_mut(stride(inputs))) {
+                    to[..inputs].copy_from_slice(&obs[row as usize * inputs..][..inputs]);
                 }
             }
             network.forward(vector, rows.len(), pass);
             let (results, _, apart) = network.ends(pass);
             for row in results.chunks_exact(apart).take(rows.len()) {
-                values.extend_from_slice(&row[..outputs]);
+                values.extend_from_slice(&row[outputs.clone()]);
             }
         }
     }

@@ -8,6 +8,8 @@
 //!    and to logits of actions on nothing in particular, or to the value;
 //! 2. from the pointer, a row beside its table's context, to logits of actions on the row.
 
+pub(crate) mod pooled;
+
 use super::{GROUP, Network, NetworkPass, Segment};
 use crate::dense::Activation;
 use crate::dense::activate;
@@ -21,6 +23,9 @@ const FEATURES: usize = 64;
 /// Rows of the tables of a block, unless the tables are so large that [`GROUP`] have more: many, as the more tables there
 /// are the fewer of their rows are new.
 const BLOCK_ROWS: usize = 1 << 13;
+
+/// The same where all rows go through the network: few enough for the cache.
+const POOLED_ROWS: usize = 1 << 10;
 
 /// Tables of a block at most.
 const BLOCK: usize = 1 << 9;
@@ -86,11 +91,18 @@ impl Tables {
     }
 }
 
-/// The shape of a policy and a value function of tables.
+/// The shape of a policy or a value function of tables.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pointer {
     rows: usize,
     width: usize,
+    /// Tables of a row of the network.
+    tables: usize,
+    /// Numbers of a table's first row that stand before its pooled features, and beside each other row; 0: none do, the first
+    /// row is like the others.
+    beside: usize,
+    /// Inputs of the context.
+    context: usize,
     /// Actions on each row, and those on nothing in particular, which come first.
     on_each: usize,
     on_none: usize,
@@ -171,7 +183,18 @@ pub(crate) fn pointer_networks(
     let on_row = take(linear(&[FEATURES, on_each]), true);
     let [weights_on_nothing, bias_on_nothing] = [context * on_none, on_none].map(|count| take(count, true));
     let critic = take(linear(&[context, 1]), with_value);
-    let shape = |is_policy| Pointer { rows, width, on_each, on_none, activation, is_policy, depth: of_context.len() };
+    let shape = |is_policy| Pointer {
+        rows,
+        width,
+        tables: 1,
+        beside: 0,
+        context: 2 * FEATURES,
+        on_each,
+        on_none,
+        activation,
+        is_policy,
+        depth: of_context.len(),
+    };
     let part = |sizes: &[usize], last: usize, has_head: bool, has_slopes: bool| {
         let sizes: Vec<usize> = sizes.iter().copied().chain((last > 0).then_some(last)).collect();
         Perceptron::part(&sizes, activation, has_head, has_slopes)
@@ -201,20 +224,27 @@ impl Pointer {
 
     /// Tables of a block of a minibatch of up to so many: blocks are of one size.
     pub(crate) fn block(&self, tables: usize) -> usize {
-        let most = (BLOCK_ROWS / self.rows).clamp(GROUP, BLOCK);
+        let rows = if self.beside > 0 { POOLED_ROWS } else { BLOCK_ROWS };
+        let most = (rows / (self.tables * self.rows)).clamp(GROUP, BLOCK);
         tables.div_ceil(tables.div_ceil(most)).next_multiple_of(GROUP)
     }
 
-    /// No tables yet, whose rows are of its width.
-    pub(crate) fn tables(&self) -> Tables {
-        Tables::new(self.width)
+    /// No tables yet, whose rows are of its width; none where rows are not alike in several tables.
+    pub(crate) fn tables(&self) -> Option<Tables> {
+        (self.beside == 0).then(|| Tables::new(self.width))
     }
 
-    /// The tables side by side in `obs`.
-    pub(crate) fn tables_of(&self, obs: &[f32]) -> Tables {
-        let mut tables = self.tables();
+    /// [`Pointer::tables`] that are side by side in `obs`.
+    pub(crate) fn tables_of(&self, obs: &[f32]) -> Option<Tables> {
+        let mut tables = self.tables()?;
         tables.set(obs);
-        tables
+        Some(tables)
+    }
+
+    /// Place of a table's pooled features among the inputs of the context.
+    fn place(&self, table: usize) -> usize {
+        let (row, table) = (table / self.tables, table % self.tables);
+        row * stride(self.context) + table * (self.beside + 2 * FEATURES) + self.beside
     }
 
     pub(super) fn pass(&self, tables: usize, learns: bool) -> TablePass {
@@ -225,8 +255,8 @@ impl Pointer {
             block: 0,
             runs: vec![],
             starts: vec![],
-            greatest: vec![0; tables * FEATURES],
-            pooled: vec![0.0; if learns { tables * self.rows * FEATURES } else { 0 }],
+            greatest: vec![0; tables * self.tables * FEATURES],
+            pooled: vec![0.0; if learns { tables * self.tables * self.rows * FEATURES } else { 0 }],
             outputs: outputs(self.is_policy),
             slopes: outputs(self.is_policy && learns),
             row,
@@ -277,9 +307,9 @@ impl Pointer {
             let tables = tables.as_mut().expect("it is of tables");
             let [of_rows, of_context, ..] = &mut parts[..] else { unreachable!("it has these parts") };
             let (features, _) = of_rows.layer(LAST);
-            for table in 0..count {
+            for table in 0..count * self.tables {
                 let runs = &tables.runs[tables.starts[table]..tables.starts[table + 1]];
-                let to = &mut of_context.inputs[table * stride(2 * FEATURES)..][..2 * FEATURES];
+                let to = &mut of_context.inputs[self.place(table)..][..2 * FEATURES];
                 pool(features, runs, to, &mut tables.greatest[table * FEATURES..][..FEATURES]);
             }
         }
@@ -331,10 +361,10 @@ impl Pointer {
         let TablePass { runs, starts, greatest, pooled, .. } = tables.as_mut().expect("it is of tables");
         let pooled = &mut pooled[..counts[ROWS] * FEATURES];
         pooled.fill(0.0);
-        let slopes = parts[CONTEXT].input_slopes.chunks_exact(stride(2 * FEATURES)).take(counts[CONTEXT]);
-        for (table, slopes) in slopes.enumerate() {
+        for table in 0..counts[CONTEXT] * self.tables {
+            let slopes = &parts[CONTEXT].input_slopes[self.place(table)..][..2 * FEATURES];
             let runs = &runs[starts[table]..starts[table + 1]];
-            pool_back(&slopes[..2 * FEATURES], runs, &greatest[table * FEATURES..][..FEATURES], pooled);
+            pool_back(slopes, runs, &greatest[table * FEATURES..][..FEATURES], pooled);
         }
         let (features, slopes) = parts[ROWS].layer(LAST);
         if !self.is_policy {
@@ -530,6 +560,9 @@ mod tests {
         let shape = |rows| Pointer {
             rows,
             width: 1,
+            tables: 1,
+            beside: 0,
+            context: 2 * FEATURES,
             on_each: 1,
             on_none: 0,
             activation: Activation::Relu,
