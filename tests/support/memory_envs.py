@@ -11,17 +11,25 @@ from gymnasium.spaces import Box, Discrete
 # Places of the positions in observations.
 POSITIONS = {"CartPole-v1": [0, 2], "Pendulum-v1": [0, 1]}
 
+# The largest positions, of CartPole those that end an episode.
+LIMITS = {"CartPole-v1": [2.4, 0.2095], "Pendulum-v1": [1, 1]}
+
 
 class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """CartPole-v1 or Pendulum-v1 that shows positions, and no velocities."""
+    """CartPole-v1 or Pendulum-v1 that shows positions, and no velocities.
 
-    def __init__(self, env_id: str = "CartPole-v1") -> None:
+    Args:
+        in_limits: positions are parts of the largest ones. An angle of CartPole changes by a hundredth in a step.
+    """
+
+    def __init__(self, env_id: str = "CartPole-v1", in_limits: bool = False) -> None:
         super().__init__(gymnasium.make(env_id))
         self._places = POSITIONS[env_id]
+        self._units = np.asarray(LIMITS[env_id] if in_limits else 1, np.float32)
         self.observation_space = Box(-10, 10, (2,), np.float32)
 
     def observation(self, observation: Any) -> Any:
-        return observation[self._places]
+        return observation[self._places] / self._units
 
 
 class Recall(gymnasium.Env[Any, Any]):

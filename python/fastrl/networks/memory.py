@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -191,25 +190,25 @@ class _Gru(torch.autograd.Function):
         ctx: Any, gates: Tensor, states: Tensor, weight: Tensor, bias: Tensor, batch_sizes: list[int]
     ) -> Tensor:
         size = states.shape[1]
-        steps = len(gates)
-        # In the order of the steps: reset and update gates, candidates, their recurrent parts, states before, outputs.
-        reset_update = gates.new_empty(steps, 2 * size)
-        new, recurrent, before, outputs = (gates.new_empty(steps, size) for _ in range(4))
-        at, state, transposed = 0, states, weight.t()
-        for rows in batch_sizes:
-            place = slice(at, at + rows)
-            state = state[:rows]
-            before[place] = state
-            of_state = torch.addmm(bias, state, transposed)
-            both = torch.add(gates[place, : 2 * size], of_state[:, : 2 * size], out=reset_update[place])
-            both.sigmoid_()
-            recurrent[place] = of_state[:, 2 * size :]
-            reset, update = both.split(size, 1)
-            candidate = torch.addcmul(gates[place, 2 * size :], reset, recurrent[place], out=new[place])
-            candidate.tanh_()
-            state = torch.lerp(candidate, state, update, out=outputs[place])
-            at += rows
-        ctx.save_for_backward(reset_update, new, recurrent, before, weight)
+        # In the order of the steps: what the state adds to the gates, reset and update gates, candidates, outputs.
+        of_states = torch.empty_like(gates)
+        reset_update = gates.new_empty(len(gates), 2 * size)
+        new, outputs = (gates.new_empty(len(gates), size) for _ in range(2))
+        reset, update = reset_update.split(size, 1)
+        recurrent = of_states[:, 2 * size :]
+        state, before, transposed = states, list[Tensor](), weight.t()
+        # Views of each step by a few calls: those of one step at a time take as long as the arithmetic.
+        views = [gates[:, : 2 * size], gates[:, 2 * size :], of_states, of_states[:, : 2 * size], recurrent]
+        views += [reset_update, reset, update, new, outputs]
+        for x_gates, x_new, h_all, h_gates, h_new, both, r, z, candidate, output in zip(
+            *(view.split(batch_sizes) for view in views), strict=True
+        ):
+            before.append(state[: len(output)])
+            torch.addmm(bias, before[-1], transposed, out=h_all)
+            torch.add(x_gates, h_gates, out=both).sigmoid_()
+            torch.addcmul(x_new, r, h_new, out=candidate).tanh_()
+            state = torch.lerp(candidate, before[-1], z, out=output)
+        ctx.save_for_backward(reset_update, new, recurrent, torch.cat(before), weight)
         ctx.batch_sizes = batch_sizes
         return outputs
 
@@ -225,18 +224,19 @@ class _Gru(torch.autograd.Function):
         to_reset = recurrent * reset * (1 - reset)
         of_inputs, of_state = (gradient.new_empty(len(gradient), 3 * size) for _ in range(2))
         later: Tensor | None = None
-        ends = list(itertools.accumulate(ctx.batch_sizes))
-        for end, rows in zip(reversed(ends), reversed(ctx.batch_sizes), strict=True):
-            place = slice(end - rows, end)
-            total = gradient[place]
+        views = [gradient, to_new, to_update, to_reset, reset, update, of_inputs[:, 2 * size :], of_state]
+        views += of_state.split(size, 1)
+        steps = list(zip(*(view.split(ctx.batch_sizes) for view in views), strict=True))
+        for total, by_new, by_update, by_reset, r, z, of_new, mine, of_r, of_z, of_n in reversed(steps):
             if later is not None:
-                total = total.clone()
-                total[: len(later)] += later
-            mine = of_state[place]
-            of_new = torch.mul(total, to_new[place], out=of_inputs[place, 2 * size :])
-            torch.mul(of_new, to_reset[place], out=mine[:, :size])
-            torch.mul(total, to_update[place], out=mine[:, size : 2 * size])
-            torch.mul(of_new, reset[place], out=mine[:, 2 * size :])
-            later = torch.addcmul(mine @ weight, total, update[place])
+                ended = total[len(later) :]
+                total = total[: len(later)] + later
+                if len(ended):
+                    total = torch.cat([total, ended])
+            torch.mul(total, by_new, out=of_new)
+            torch.mul(of_new, by_reset, out=of_r)
+            torch.mul(total, by_update, out=of_z)
+            torch.mul(of_new, r, out=of_n)
+            later = torch.addcmul(mine @ weight, total, z)
         of_inputs[:, : 2 * size] = of_state[:, : 2 * size]
         return of_inputs, None, of_state.t() @ before, of_state.sum(0), None
