@@ -78,6 +78,21 @@ def test_opponents_of_several_runs_play_and_are_drawn(runs: Path) -> None:
     assert {*env.drawn()} == {0, 1, 2} and list(env.agents) == ["blue"]  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("collector", ["native", "sequential", "executor"])
+def test_returns_are_blues_where_both_sides_learn(collector: str) -> None:
+    options = [*SMALL, f"--collector={collector}", "--ippo.num-steps=24"]
+    trainer = find("cage2-game").make_trainer(settings_of("cage2-game", *options))
+    with trainer.source:
+        fragments = trainer.source.next(trainer.watch)
+        counted, returns = trainer.source.take_episodes().returns, []
+    for fragment in fragments:
+        games = fragment.rewards.reshape(2, 12, -1, 2).astype(np.float64).sum(axis=1)
+        np.testing.assert_array_equal(games[..., 0], -games[..., 1])
+        returns += games[..., 0].ravel().tolist()
+    assert len(counted) == 8 and sorted(counted) == pytest.approx(sorted(returns)) and min(counted) < 0
+    assert trainer.source.lines() == ["returns are those of blue"]
+
+
 @pytest.mark.parametrize("side", ["both", "blue", "red"])
 def test_a_run_resumes_to_the_bit(side: str, runs: Path, tmp_path: Path) -> None:
     others = {
