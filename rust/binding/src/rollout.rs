@@ -23,6 +23,7 @@ pub struct Arrays<'a, 'py> {
     pub streams: &'a Bound<'py, PyAny>,
     /// bool [R].
     pub took_part: &'a Bound<'py, PyAny>,
+    /// Agents, the first ones, whose rewards returns have.
     pub scored: usize,
     /// float32 [R, size].
     pub states: Option<&'a Bound<'py, PyAny>>,
