@@ -1,7 +1,7 @@
 """Settings of networks, and those that actor-critic algorithms share."""
 
 import math
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,8 @@ from fastrl.networks.kinds import Activation
 from fastrl.utils.config import NotBeside, section
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
+
+_FULL: Literal["fp32", "bf16", "fp16"] = "fp32"
 
 
 @section
@@ -73,7 +75,7 @@ class NetworkConfig:
     # What algorithms do that have no such setting.
     normalize_obs = squash_actions = compile = False
     max_grad_norm = math.inf
-    precision = cast(Literal["fp32", "bf16", "fp16"], "fp32")
+    precision = _FULL
     actor_inputs = 0
 
 

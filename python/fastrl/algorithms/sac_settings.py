@@ -1,7 +1,7 @@
 """Settings of soft actor-critic, CrossQ, TD3 and IQL, and those that algorithms with a policy and critics share."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -104,6 +104,8 @@ LearnTemperature = Annotated[
     Field(description="change the temperature so that the policy's entropy becomes the target entropy"),
 ]
 
+_AUTO: EncoderKind | SimbaKind = "auto"
+
 
 @section
 class PolicyAndCriticsConfig:
@@ -123,7 +125,7 @@ class PolicyAndCriticsConfig:
     precision: hp.Precision = "fp32"
 
     # What algorithms do that have no such setting; they ask all target critics.
-    encoder = cast(EncoderKind | SimbaKind, "auto")
+    encoder = _AUTO
     memory, memory_size = "none", 64
     action_masks = layer_norm = learn_temperature = False
     policy_every, adam_beta1, target_critics = 1, 0.9, 0
