@@ -99,14 +99,14 @@ def test_a_process_reads_opponents_once_and_again_where_their_files_have_changed
         return load_newest(path)
 
     monkeypatch.setattr(opposed_spec, "load_newest", load)
-    file, other = tmp_path / "a.safetensors", runs / "traffic-all"
-    state = load_newest(other)[1]
-    save_checkpoint(file, state)
+    file, other = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    state = load_newest(runs / "traffic-all")[1]
+    for each in (file, other):
+        save_checkpoint(each, state)
     opposed = settings("traffic", runs)
     opposed = dataclasses.replace(
         opposed, env=dataclasses.replace(opposed.env, opponents=(str(file), str(other)))
     )
-    opposed_spec._state_in.cache_clear()
 
     def steps_of_one_game() -> Any:
         # Each evaluation makes a spec, and a team for each batch.
