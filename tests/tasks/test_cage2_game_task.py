@@ -78,6 +78,34 @@ def test_opponents_of_several_runs_play_and_are_drawn(runs: Path) -> None:
     assert {*env.drawn()} == {0, 1, 2} and list(env.agents) == ["blue"]  # type: ignore[attr-defined]
 
 
+# A shared policy collects in compiled rollouts.
+@pytest.mark.parametrize("policies", ["blue,red", "both,both"])
+@pytest.mark.parametrize("collector", ["native", "sequential", "executor"])
+def test_returns_are_blues_where_both_sides_learn(collector: str, policies: str) -> None:
+    options = [*SMALL, f"--collector={collector}", "--ippo.num-steps=24", f"--ippo.policies={policies}"]
+    trainer = find("cage2-game").make_trainer(settings_of("cage2-game", *options))
+    with trainer.source:
+        fragments = trainer.source.next(trainer.watch)
+        counted, returns = trainer.source.take_episodes().returns, []
+    for fragment in fragments:
+        games = fragment.rewards.reshape(2, 12, -1, 2).astype(np.float64).sum(axis=1)
+        np.testing.assert_array_equal(games[..., 0], -games[..., 1])
+        returns += games[..., 0].ravel().tolist()
+    assert len(counted) == 8 and sorted(counted) == pytest.approx(sorted(returns)) and min(counted) < 0
+    assert trainer.source.lines()[-1] == "returns are those of blue"
+
+
+def test_no_more_agents_are_scored_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GameSpec, "scored_agents", 3)
+    options = [*SMALL, "--collector=native", "--ippo.policies=both,both"]
+    trainer = find("cage2-game").make_trainer(settings_of("cage2-game", *options))
+    with (
+        trainer.source,
+        pytest.raises(ValueError, match="scored: expected 1 to 2, the number of agents, got 3"),
+    ):
+        trainer.source.next(trainer.watch)
+
+
 @pytest.mark.parametrize("side", ["both", "blue", "red"])
 def test_a_run_resumes_to_the_bit(side: str, runs: Path, tmp_path: Path) -> None:
     others = {

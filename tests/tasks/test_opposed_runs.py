@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from itertools import islice
@@ -20,6 +21,7 @@ from fastrl.play.team_policy import TeamPolicy
 from fastrl.runs.checkpoint import load_checkpoint, load_newest, save_checkpoint
 from fastrl.runs.episodes import Episodes
 from fastrl.tasks import find
+from fastrl.training import opposed_spec
 from fastrl.training.opponents import OpponentsCallback
 from fastrl.training.opposed_spec import policy_state
 
@@ -85,6 +87,44 @@ def test_frozen_agents_play_as_in_the_run_that_they_come_from(name: str, runs: P
         all_obs, all_rewards, _, _, all_alive, _ = whole.step(by_agent)
         obs, rewards, *_ = env.step(by_agent[:, free])
         np.testing.assert_array_equal(rewards, all_rewards[:, free])
+
+
+def test_a_process_reads_opponents_once_and_again_where_their_files_have_changed(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+
+    def load(path: Path) -> Any:
+        read.append(path)
+        return load_newest(path)
+
+    monkeypatch.setattr(opposed_spec, "load_newest", load)
+    file, other = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    state = load_newest(runs / "traffic-all")[1]
+    for each in (file, other):
+        save_checkpoint(each, state)
+    opposed = settings("traffic", runs)
+    opposed = dataclasses.replace(
+        opposed, env=dataclasses.replace(opposed.env, opponents=(str(file), str(other)))
+    )
+
+    def steps_of_one_game() -> Any:
+        # Each evaluation makes a spec, and a team for each batch.
+        spec = find("traffic").team_spec(opposed)
+        assert spec is not None
+        for _ in range(3):
+            env = spec.make_team(4)
+        env.reset(seed=0)
+        return [env.step(np.zeros((4, 2), np.int64))[0] for _ in range(4)]
+
+    before = steps_of_one_game()
+    np.testing.assert_array_equal(before, steps_of_one_game())
+    assert sorted(read) == sorted([file, other])
+    for actor in state["policy"]["actors"].values():
+        actor["weights"] = {name: -tensor for name, tensor in actor["weights"].items()}
+    save_checkpoint(file, state)
+    assert (np.array(before) != steps_of_one_game()).any()
+    assert read[2:] == [file]
 
 
 @pytest.mark.parametrize("priority", ["given", "hard"])

@@ -156,6 +156,7 @@ class NativeVec:
         returns: NDArray[np.float64],
         streams: NDArray[np.uint64],
         took_part: NDArray[np.bool_],
+        scored: int,
         states: NDArray[np.float32] | None,
         obs: NDArray[np.float32],
         actions: NDArray[Any],
@@ -176,19 +177,19 @@ class NativeVec:
 
         Of the running episodes: `env_indices` [N], their sequences; `numbers`, `steps` and `returns` (sums of rewards)
         [N] so far; `streams` [K], `fastrl.utils.seeding.act_stream` or, with `alive`, `agent_streams`; `took_part` [K],
-        agents that have taken part; `states` [K, S] as of `Mlp.act`. They are brought up to date. `obs` [T + 1, K, D]
-        and `alive` [T + 1, K] (None: each environment has one agent): the first row is read. Written of each step,
-        [T, K, ...]: `actions`, `log_probs`, `rewards`, `terminations`, `truncations`, `masks` (None: all actions are
-        allowed) and, [T, N], `ends` of episodes (or None). Agents that are not alive get zeros, and masks of ones.
-        Where an episode ends or an agent is cut off, `final_obs` of its environment is written; where an episode is
-        truncated, `final_masks` (or None).
+        agents that have taken part; `scored`, from 1 to A, the first agents, whose rewards returns have; `states` [K,
+        S] as of `Mlp.act`. They are brought up to date. `obs` [T + 1, K, D] and `alive` [T + 1, K] (None: each
+        environment has one agent): the first row is read. Written of each step, [T, K, ...]: `actions`, `log_probs`,
+        `rewards`, `terminations`, `truncations`, `masks` (None: all actions are allowed) and, [T, N], `ends` of
+        episodes (or None). Agents that are not alive get zeros, and masks of ones. Where an episode ends or an agent is
+        cut off, `final_obs` of its environment is written; where an episode is truncated, `final_masks` (or None).
 
         `actions` are int64 [T, K], or float32 [T, K, n] with `scaling` [4, n]: an action is a draw of the Gaussian
         times the first row, plus the second, kept between the third and the fourth.
 
         Returns the episodes that ended (step, environment, number, return, length and the numbers of `episode_info`),
-        by environments, and the share of the time that the network took. The return is the mean over the agents that
-        took part. ValueError: arrays or an actor that do not fit, or an action that an environment does not take.
+        by environments, and the share of the time that the network took. The return is the mean over the scored agents
+        that took part. ValueError: arrays or an actor that do not fit, or an action that an environment does not take.
         RuntimeError: the actor has no weights. `gymnasium.error.ResetNeeded`: an environment waits for a reset."""
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastrl.algorithms.network_settings import ActorCriticConfig
+from fastrl.algorithms.optimizer import keep_freed_memory
 from fastrl.algorithms.policy_learner import PolicyLearner
 from fastrl.algorithms.protocol import Problem
 from fastrl.algorithms.reward_scaling import ReturnScale
@@ -20,7 +21,6 @@ from fastrl.networks.torch_actor import CHUNK
 from fastrl.rollout.fragment import Fragment
 from fastrl.rollout.layout import lay_out
 from fastrl.rollout.rollout import Rollout
-from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.timer import Stopwatch
 
 # Rows of the critic's forward passes over a whole rollout: large enough to be cheap a row, small enough for
@@ -124,12 +124,12 @@ class ActorCriticLearner(PolicyLearner[Sequence[Fragment]]):
 
     @property
     def max_staleness(self) -> int:
-        return getattr(self.config, "max_staleness", 0)
+        return self.config.max_staleness
 
     @property
     def burn_in(self) -> int:
         """Steps at the start of fragments that bring a network's memory up to date, and are not learned from."""
-        return getattr(self.config, "burn_in", 0)
+        return self.config.burn_in
 
     def _scheduled(self, start: float | str, end: float | None) -> float:
         """The value of a schedule that ends with the run, for the present rollout."""

@@ -1,6 +1,7 @@
 """Settings of networks, and those that actor-critic algorithms share."""
 
-from typing import Annotated
+import math
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -9,6 +10,8 @@ from fastrl.networks.kinds import Activation
 from fastrl.utils.config import NotBeside, section
 from fastrl.utils.trust import Reach, imports_network
 from fastrl.utils.tunable import Choices, Layers, Range
+
+_FULL: Literal["fp32", "bf16", "fp16"] = "fp32"
 
 
 @section
@@ -69,6 +72,12 @@ class NetworkConfig:
     ] = None
     network_options: hp.NetworkOptions = ()
 
+    # What algorithms do that have no such setting.
+    normalize_obs = squash_actions = compile = False
+    max_grad_norm = math.inf
+    precision = _FULL
+    actor_inputs = 0
+
 
 @section
 class ActorCriticConfig(NetworkConfig):
@@ -95,3 +104,6 @@ class ActorCriticConfig(NetworkConfig):
             description="continuous actions are brought within their bounds by tanh instead of being clipped to them"
         ),
     ] = False
+
+    # What algorithms do that have no such setting.
+    max_staleness = burn_in = 0

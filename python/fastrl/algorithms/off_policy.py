@@ -15,9 +15,10 @@ from fastrl.algorithms.batch_arrays import minibatches_at_once
 from fastrl.algorithms.compiled_off_policy import CompiledOffPolicy, compiled_off_policy
 from fastrl.algorithms.loss import Loss, LossMeans, TDLoss, overridden, reduce_loss, td_loss
 from fastrl.algorithms.off_policy_loss import Minibatch, PolicyLoss, categorical_loss
-from fastrl.algorithms.optimizer import Optimizer
+from fastrl.algorithms.optimizer import Optimizer, keep_freed_memory
 from fastrl.algorithms.protocol import OffPolicyAlgorithm, Problem, ReplaySpec, Transitions
 from fastrl.algorithms.reward_scaling import ReturnScale, in_order
+from fastrl.algorithms.sac_settings import PolicyAndCriticsConfig
 from fastrl.algorithms.schedules import first_value
 from fastrl.networks.action_space import Actions
 from fastrl.networks.compiled_actor import ActorSpec
@@ -40,7 +41,6 @@ from fastrl.replay.recurrent import ObsSequences
 from fastrl.replay.samplers import Batches
 from fastrl.rollout.fragment import Fragment
 from fastrl.utils.env_options import parse_options
-from fastrl.utils.heap import keep_freed_memory
 from fastrl.utils.ranks import Shard
 from fastrl.utils.seeding import noise
 from fastrl.utils.timer import Stopwatch
@@ -109,7 +109,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     the bit, also across `state_dict` and `load_state_dict`.
 
     Args:
-        config: an `OffPolicyConfig` with ``policy_every``.
+        config: hyper-parameters.
         problem: observations of any kind that has rows; actions with finite bounds, or discrete from 0 on.
         head: of the policy.
         noise: that a deterministic policy explores with.
@@ -132,10 +132,11 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     policy_loss_type: ClassVar[type[PolicyLoss]] = PolicyLoss
     noise_fields: ClassVar[tuple[str, ...]] = ()
     actor_type: ClassVar[type[OffPolicyActor]] = OffPolicyActor
+    config: PolicyAndCriticsConfig
 
     def __init__(
         self,
-        config: Any,
+        config: PolicyAndCriticsConfig,
         problem: Problem,
         head: PolicyHead,
         *,
@@ -189,7 +190,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         rate = first_value(config.learning_rate)
         adam = {
             "learning_rate": rate,
-            "beta1": getattr(config, "adam_beta1", 0.9),
+            "beta1": config.adam_beta1,
             "weight_decay": config.weight_decay,
         }
         self.saved: dict[str, nn.Module] = {"critics": self.critics}
@@ -212,7 +213,9 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         keep_freed_memory()
 
     @classmethod
-    def _critics_options(cls, config: Any, obs: Mapping[str, Any], actions: Actions) -> dict[str, Any]:
+    def _critics_options(
+        cls, config: PolicyAndCriticsConfig, obs: Mapping[str, Any], actions: Actions
+    ) -> dict[str, Any]:
         """Arguments of the critics by the settings."""
         return {
             "obs": obs,
@@ -220,7 +223,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
             "count": config.critics,
             "num_inputs": actions.size if actions.is_box else 0,
             "num_outputs": 1 if actions.is_box else actions.size,
-            "layer_norm": getattr(config, "layer_norm", False),
+            "layer_norm": config.layer_norm,
             "batch_renorm": cls.actor_type.batch_renorm,
             **layers_of(config),
         }
@@ -296,7 +299,7 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     @property
     def action_masks(self) -> bool:
-        return getattr(self.config, "action_masks", False)
+        return self.config.action_masks
 
     def replay_spec(self) -> ReplaySpec:
         return ReplaySpec.of(self.config)
@@ -381,8 +384,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
     def _asked_critics(self, numbers: range) -> list[list[int]] | None:
         """Target critics that each of some gradient steps asks, by the steps' numbers; None: all."""
         count = self.config.critics
-        asked = getattr(self.config, "target_critics", count)
-        if asked == count:
+        asked = self.config.target_critics
+        if asked in (0, count):
             return None
         stream = self.streams["target_critics"]
         return [noise(stream, number, count).argsort()[:asked].tolist() for number in numbers]
@@ -511,17 +514,16 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         self._means.load_state_dict(state)
 
 
-def policy_hidden(config: Any) -> tuple[int, ...]:
+def policy_hidden(config: PolicyAndCriticsConfig) -> tuple[int, ...]:
     """Widths of the policy's hidden layers by the settings."""
-    widths: tuple[int, ...] = config.hidden if config.policy_hidden is None else config.policy_hidden
-    return widths
+    return config.hidden if config.policy_hidden is None else config.policy_hidden
 
 
-def layers_of(config: Any) -> dict[str, Any]:
+def layers_of(config: PolicyAndCriticsConfig) -> dict[str, Any]:
     """Arguments of policies and critics by the settings."""
-    memory = {name: getattr(config, name) for name in ("memory", "memory_size") if hasattr(config, name)}
     return {
-        **memory,
+        "memory": config.memory,
+        "memory_size": config.memory_size,
         "encoder": config.encoder,
         "hidden": config.hidden,
         "path": config.network,

@@ -1,8 +1,10 @@
 """Base of algorithms that learn a policy's network: network, optimiser, actors, loading, saving."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -31,10 +33,12 @@ from fastrl.networks.parameters import (
 )
 from fastrl.networks.policy_network import EncodedPolicy
 from fastrl.networks.torch_actor import TorchActor
-from fastrl.networks.wider import Widening, widening
 from fastrl.utils.env_options import parse_options
 from fastrl.utils.ranks import Shard
 from fastrl.utils.seeding import stream
+
+if TYPE_CHECKING:
+    from fastrl.networks.wider import Widening
 
 E = TypeVar("E")
 
@@ -48,8 +52,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
     """Base of algorithms with one network, of a policy and a value function, and its optimiser.
 
     Args:
-        config: settings of the network (`fastrl.algorithms.network_settings.NetworkConfig`), with ``normalize_obs``,
-            ``squash_actions`` and ``max_grad_norm``; perhaps with ``precision``, ``compile`` and ``actor_inputs``.
+        config: settings of the network; those that `NetworkConfig` has only defaults of may be fields of a subclass.
         problem: spaces of any kind that has rows (see `fastrl.envs.rows`).
 
     Class attributes:
@@ -64,10 +67,11 @@ class PolicyLearner(Algorithm[E], Generic[E]):
 
     actor_type: ClassVar[type[TorchActor] | None] = None
     device: torch.device
+    config: NetworkConfig
 
     def __init__(
         self,
-        config: Any,
+        config: NetworkConfig,
         problem: Problem,
     ) -> None:
         self.config = config
@@ -83,7 +87,7 @@ class PolicyLearner(Algorithm[E], Generic[E]):
             self.obs_rows,
             self.actions,
             normalize_obs=config.normalize_obs,
-            actor_inputs=getattr(config, "actor_inputs", 0),
+            actor_inputs=config.actor_inputs,
             generator=generator_of(np.random.SeedSequence(problem.seed).spawn(1)[0]),
         ).to(self.device)
         self.policy.eval()
@@ -98,13 +102,13 @@ class PolicyLearner(Algorithm[E], Generic[E]):
         self._has_drawn = False
         self._forward = (
             torch.compile(self.policy, dynamic=True)
-            if getattr(config, "compile", False) and self.device.type == "cuda"
+            if config.compile and self.device.type == "cuda"
             else self.policy
         )
 
     def _new_optimizer(self) -> Optimizer:
         """An optimiser of all parameters that has taken no step."""
-        return Optimizer(self._parameters, getattr(self.config, "precision", "fp32"), eps=1e-5)
+        return Optimizer(self._parameters, self.config.precision, eps=1e-5)
 
     def actor_spec(self) -> ActorSpec:
         if self.actor_type is None:
@@ -242,6 +246,8 @@ class PolicyLearner(Algorithm[E], Generic[E]):
 
     def _widening(self, state: Mapping[str, Any]) -> Widening:
         """The widening that turns the network of a state, which may have fewer inputs, into this one."""
+        from fastrl.networks.wider import widening  # what runs that start from nothing do not need
+
         ours, theirs = self.actions.state(), state["actions"]
         if ours != theirs:
             raise ValueError(f"its actions are {theirs}, not {ours}")

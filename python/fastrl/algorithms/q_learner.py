@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fastrl.algorithms.optimizer import Optimizer
+from fastrl.algorithms.optimizer import Optimizer, keep_freed_memory
 from fastrl.algorithms.protocol import Algorithm, Problem
 from fastrl.algorithms.schedules import TimestepSchedule, first_value
 from fastrl.networks.action_space import Actions
@@ -22,7 +22,6 @@ from fastrl.networks.parameters import check_shards, flatten_parameters, generat
 from fastrl.networks.q_network import ActionValues
 from fastrl.networks.wider import widening
 from fastrl.utils.env_options import parse_options
-from fastrl.utils.heap import keep_freed_memory
 
 
 class QLearner(Algorithm[Any]):

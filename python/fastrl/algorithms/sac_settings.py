@@ -104,6 +104,8 @@ LearnTemperature = Annotated[
     Field(description="change the temperature so that the policy's entropy becomes the target entropy"),
 ]
 
+_AUTO: EncoderKind | SimbaKind = "auto"
+
 
 @section
 class PolicyAndCriticsConfig:
@@ -122,16 +124,23 @@ class PolicyAndCriticsConfig:
     network_options: hp.NetworkOptions = ()
     precision: hp.Precision = "fp32"
 
+    # What algorithms do that have no such setting; they ask all target critics.
+    encoder = _AUTO
+    memory, memory_size = "none", 64
+    action_masks = layer_norm = learn_temperature = False
+    policy_every, adam_beta1, target_critics = 1, 0.9, 0
+    temperature = tau = 1.0
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        # Some algorithms ask all critics.
-        asked = getattr(self, "target_critics", self.critics)
-        if asked > self.critics:
-            raise ValueError(f"target_critics should be at most critics, {self.critics}, got {asked}")
+        if self.target_critics > self.critics:
+            raise ValueError(
+                f"target_critics should be at most critics, {self.critics}, got {self.target_critics}"
+            )
         if self.network_options and self.network is None:
             raise ValueError("network_options are for a network of your own: set network, too")
         # The logarithm of the temperature is learned.
-        if getattr(self, "learn_temperature", False) and getattr(self, "temperature", 1.0) == 0:
+        if self.learn_temperature and self.temperature == 0:
             raise ValueError("a temperature of 0 cannot be learned: set learn_temperature to false")
         return self
 
@@ -156,7 +165,7 @@ class OffPolicyConfig(PolicyAndCriticsConfig):
             raise ValueError(f"the encoder {self.encoder} normalises by itself: set layer_norm to false")
         if self.precision == "bf16":
             raise ValueError(f"the encoder {self.encoder} is computed in fp32: set precision to fp32")
-        if getattr(self, "memory", "none") != "none":
+        if self.memory != "none":
             raise ValueError(
                 f"the encoder {self.encoder} has no memory: set memory to none, or encoder to auto"
             )
@@ -327,7 +336,6 @@ class IQLConfig(OffPolicyConfig):
     exploration_noise: ExplorationNoise = 0.1
     action_masks: ActionMasks = False
     encoder: hp.ImageEncoder = "auto"
-    policy_every: ClassVar[int] = 1
 
 
 class IQLDeclaration(OffPolicyDeclaration):

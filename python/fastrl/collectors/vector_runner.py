@@ -49,11 +49,6 @@ _ROLLED_OUT = (
 )
 
 
-def _of_envs(rewards: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Rewards by environment, [R], of all its agents together."""
-    return rewards if rewards.ndim == 1 else rewards.sum(1, dtype=np.float64)
-
-
 def episode_arrays(kept: Arrays, rows: NDArray[np.integer], length: int) -> list[Arrays]:
     """Copies the first steps of some rows, of all together; returns the arrays of each."""
     copies = {}
@@ -162,7 +157,7 @@ class VectorEnvRunner:
                 self._steps += ~ignored
                 if self._states is not None:
                     self._states[ignored] = 0
-            self._returns += _of_envs(step.rewards) if has_agents else step.rewards
+            self._returns += self._of_envs(step.rewards)
             if has_ends:
                 over = np.flatnonzero(self._ended(out, t))
                 for row in over.tolist():
@@ -215,6 +210,7 @@ class VectorEnvRunner:
             returns=self._returns,
             streams=self._streams.reshape(agents),
             took_part=self._took_part.reshape(agents),
+            scored=self.plan.env.scored_agents or self._streams[0].size,
             states=None if self._states is None else self._states.reshape(agents, -1),
             ends=out["ends"][steps] if self._has_agents else None,
             scaling=self._scaling,
@@ -248,7 +244,7 @@ class VectorEnvRunner:
             has_ended = self._step_envs(step)
             start = perf_counter()
             self._steps += 1
-            self._returns += _of_envs(rewards[t]) if has_agents else rewards[t]
+            self._returns += self._of_envs(rewards[t])
             if has_agents:
                 self._see_agents()
             self.seconds["buffer"] += perf_counter() - start
@@ -283,10 +279,18 @@ class VectorEnvRunner:
         if self.backend.alive is not None:
             self._took_part |= self.backend.alive
 
+    def _of_envs(self, rewards: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Rewards by environment, [R], of all its scored agents together."""
+        if not self._has_agents:
+            return rewards
+        return rewards[:, : self.plan.env.scored_agents].sum(1, dtype=np.float64)
+
     def _return(self, row: int) -> float:
-        """The return of a row's episode so far; of many agents the mean over those that took part."""
+        """The return of a row's episode so far; of many agents the mean over the scored ones that took part."""
         total = float(self._returns[row])
-        return total / int(self._took_part[row].sum()) if self._has_agents else total
+        if not self._has_agents:
+            return total
+        return total / int(self._took_part[row, : self.plan.env.scored_agents].sum())
 
     def refresh_observations(self) -> None:
         """Reads the observations again, as the owner of the environment has changed it since its last step."""
@@ -330,7 +334,7 @@ class VectorEnvRunner:
             again = ended & (lives > 0)
             failed |= dead | ended & ~again
             self._steps[going] += 1
-            self._returns[going] += _of_envs(rewards[going])
+            self._returns[going] += self._of_envs(rewards[going])
             self._see_agents()
             if again.any():
                 lives -= again
@@ -526,7 +530,7 @@ class VectorEnvRunner:
             for name in kept:
                 kept[name][place] = step[name][0, source]
             self._steps[rows] += 1
-            self._returns[rows] += _of_envs(step["rewards"][0, rows])
+            self._returns[rows] += self._of_envs(step["rewards"][0, rows])
             step["obs"][0, source] = step["obs"][1, source]
             if ended.any():
                 yield self._take_ended(kept, step, np.flatnonzero(ended))

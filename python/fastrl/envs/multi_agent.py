@@ -404,3 +404,27 @@ class MultiAgentVectorEnv(Rebuilt):
     def close(self) -> None:
         """Frees the environments. May be called again."""
         self._native.close()
+
+
+def reset_ended(
+    native: Any,
+    acted: NDArray[np.bool_],
+    left: NDArray[np.bool_],
+    obs: NDArray[Any],
+    final_obs: NDArray[Any] | None,
+    alive: NDArray[np.bool_] | None,
+) -> None:
+    """Does what the mode "same_step" asks for: resets environments whose last agent ended with a step.
+
+    Args:
+        native: the environments, with the interface of `fastrl._native._rust.NativeVec`.
+        acted, left: bool, [K, A] or as flat, agents before the step and after it.
+        obs, final_obs, alive: of the step; written.
+    """
+    over: NDArray[np.bool_] = np.any(acted.reshape(native.num_envs, -1), axis=1)
+    over &= ~np.any(left.reshape(native.num_envs, -1), axis=1)
+    if over.any():
+        if final_obs is not None:
+            rows = np.repeat(over, native.num_agents)
+            final_obs[rows] = obs[rows]
+        native.reset(obs, None, over, alive)

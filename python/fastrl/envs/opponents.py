@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastrl._native._rust import TrafficScene
 from fastrl.envs.contract import ContractError
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
+from fastrl.envs.multi_agent import MultiAgentVectorEnv, reset_ended
 from fastrl.envs.vector import as_autoreset_mode
 from fastrl.utils.seeding import agent_streams, stream
 
@@ -357,6 +357,7 @@ class _Opposed:
         space: Any = self.spaces[1]
         if isinstance(space, Discrete) and ((actions < 0) | (actions >= space.n)).any():
             raise ValueError(f"actions: expected numbers from 0 to {space.n - 1}")
+        acted = self._of_free(self._alive)
         self._act()
         self._actions.reshape(self.num_envs, -1, *actions.shape[1:])[:, self.free] = self._as_own(actions)
         outputs = self._obs, self._rewards, self._terminations, self._truncations, self._alive
@@ -369,13 +370,9 @@ class _Opposed:
             (truncations, self._truncations),
         ):
             self._as_own(out)[...] = self._of_free(flat)
-        over = np.logical_not(self._of_free(self._alive).any(axis=1))
-        if self._same_step and over.any():
-            if final_obs is not None:
-                self._as_own(final_obs)[over] = self._of_free(self._obs)[over, :, : self.obs_dim]
-            self.env.reset_into(self._obs, self._alive, reset_mask=over)
-            self._start(over, None)
         self.observe(obs, alive)
+        if self._same_step:
+            reset_ended(self, acted, self._of_free(self._alive), obs, final_obs, alive)
 
     def _act(self) -> None:
         """Sets the actions of the frozen agents."""

@@ -101,6 +101,11 @@ class EnvSpec:
         return False
 
     @property
+    def scored_agents(self) -> int | None:
+        """How many agents, the first ones, an episode's return is the mean of; None: all."""
+        return None
+
+    @property
     def is_nameless(self) -> bool:
         """True of a function that is at the top of no module, so that nothing that is saved can name it."""
         return False

@@ -1,5 +1,7 @@
 """Episodes of a policy, one after another: evaluations, films, checks of exports and replays play them here."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -10,12 +12,12 @@ from gymnasium.vector import AutoresetMode
 from fastrl.collectors.failures import failed
 from fastrl.collectors.protocol import CollectError
 from fastrl.envs import contract
-from fastrl.envs.multi_agent import MultiAgentVectorEnv
 from fastrl.runs.errors import HookError
 from fastrl.utils.errors import UserError
 from fastrl.utils.forks import end_copy
 
 if TYPE_CHECKING:
+    from fastrl.envs.multi_agent import MultiAgentVectorEnv
     from fastrl.envs.record_episodes import Act as TeamAct
 
 # Gives the action for an observation, an info and a state of memory, and the state after it. An episode starts with the
@@ -185,7 +187,7 @@ class TeamEnv:
         return float(self._env.episodes()["return_mean"][0])
 
 
-def team_act(act: "TeamAct") -> Act:
+def team_act(act: TeamAct) -> Act:
     """Chooses the actions of all agents of a `TeamEnv`."""
 
     def chosen(obs: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, Any]:

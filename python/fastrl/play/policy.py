@@ -78,7 +78,7 @@ def load_policy(path: str | Path, *, device: str = "cpu", seed: int = 0) -> "Pol
     return policy_of(*load_newest(path), device=device, seed=seed)
 
 
-def policy_of(file: Path, state: dict[str, Any], *, device: str = "cpu", seed: int = 0) -> "Policy":
+def policy_of(file: Path, state: Mapping[str, Any], *, device: str = "cpu", seed: int = 0) -> "Policy":
     """The policy of a checkpoint that has been read; as `load_policy`, which has its arguments and errors.
 
     Args:

@@ -64,7 +64,7 @@ class MultiAgentSource(RolloutSource):
         super().__init__(spec, num_envs, collect, seed=seed, console=console, episode_info=info)
 
     def _see_env(self) -> None:
-        self.num_agents, self.obs_space, self.action_space, self.form, _ = _seen(self.spec)
+        self.num_agents, self.obs_space, self.action_space, self.form, self._agents = _seen(self.spec)
 
     def set_difficulty(self, level: int, difficulty: Difficulty | None) -> None:
         """Sets the difficulty of the episodes that start from now on.
@@ -106,6 +106,11 @@ class MultiAgentSource(RolloutSource):
         super().__enter__()
         self._give_difficulty()
         return self
+
+    def lines(self) -> list[str]:
+        scored = self.spec.scored_agents
+        of_whom = [] if scored is None else [f"returns are those of {', '.join(self._agents[:scored])}"]
+        return [*super().lines(), *of_whom]
 
     def take_episodes(self) -> Episodes:
         episodes = super().take_episodes()

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from fastrl.collectors.team_spec import SELF, TeamSpec
 from fastrl.envs.opponents import OpponentVectorEnv, Pool
-from fastrl.runs.checkpoint import CheckpointError, load_checkpoint, load_newest, to_play, using_checkpoint
+from fastrl.runs.checkpoint import CheckpointError, find_checkpoint, load_newest, to_play, using_checkpoint
 from fastrl.runs.settings import table_of
 from fastrl.utils.config import ConfigError
 
@@ -137,13 +137,13 @@ class OpposedSpec(TeamSpec):
 
         def load(number: int, env: MultiAgentVectorEnv) -> PolicyOpponent:
             assert directory is not None, "a pool without snapshots loads none"
-            file = snapshot_file(directory, number)
-            return self._frozen(str(file), load_checkpoint(file), env, frozen, deterministic=False)
+            file = str(snapshot_file(directory, number))
+            return self._frozen(file, policy_state(file), env, frozen, deterministic=False)
 
         count = 0 if directory is None else snapshots_in(directory)
         return Pool(self.pool_size, load, count, load(count - 1, env).state_size if count else 0)
 
-    def _state(self, run: str) -> dict[str, Any]:
+    def _state(self, run: str) -> Mapping[str, Any]:
         """See `policy_state`; of a run in these environments."""
         state = policy_state(run)
         there = state.get("kind"), state.get("environment")
@@ -247,9 +247,21 @@ def snapshots_in(directory: Path) -> int:
     return max((int(file.stem[9:]) + 1 for file in directory.glob("snapshot-*[0-9].safetensors")), default=0)
 
 
-def policy_state(run: str) -> dict[str, Any]:
-    """The state of the policy that a run plays with."""
-    return load_newest(to_play(Path(run)))[1]
+def policy_state(run: str) -> Mapping[str, Any]:
+    """The state of the policy that a run plays with, to be read only.
+
+    A process reads a file once. Where the file has changed since, or the run has a newer one, environments that are
+    made from then on have the new policy, and those that are there keep theirs.
+    """
+    path = to_play(Path(run))
+    file = find_checkpoint(path)
+    return _state_in(path, file, file.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=128)
+def _state_in(path: Path, file: Path, changed: int) -> Mapping[str, Any]:
+    """What `policy_state` gives of a file that was last changed at that time; the rest of a training is let go."""
+    return {name: part for name, part in load_newest(path)[1].items() if name not in ("learner", "source")}
 
 
 def _has_masks(state: Mapping[str, Any]) -> bool:

@@ -39,6 +39,7 @@ class TaskSettings:
         tables: defaults of further tables, by name.
         presets: settings by name; of algorithms' tables those of the algorithm that is chosen are used.
         many_agents: its environments have many agents.
+        masks_by_default: algorithms that can use action masks do.
     """
 
     name: str
@@ -49,6 +50,7 @@ class TaskSettings:
     tables: ClassVar[Mapping[str, Any]] = {}
     presets: ClassVar[Mapping[str, Preset]] = {}
     many_agents: ClassVar[bool] = False
+    masks_by_default: ClassVar[bool] = False
 
     def default_presets(self, settings: Any) -> Sequence[str]:
         """Presets of the environment that settings name; further presets override them."""
@@ -74,7 +76,10 @@ class TaskSettings:
 
     def algorithm_defaults(self, algorithm: type[Algorithm[Any]]) -> Any:
         """Default settings of an algorithm in this task."""
-        return algorithm.config_type()
+        config = algorithm.config_type()
+        known = {each.name for each in dataclasses.fields(config)}
+        masked = self.masks_by_default and "action_masks" in known
+        return dataclasses.replace(config, action_masks=True) if masked else config
 
     def _network_values(self, algorithm: type[Algorithm[Any]], values: Mapping[str, Any]) -> dict[str, Any]:
         """Values of the settings of a network that ``algorithm`` has, too, to start with the weights of another one."""

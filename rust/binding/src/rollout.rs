@@ -23,6 +23,8 @@ pub struct Arrays<'a, 'py> {
     pub streams: &'a Bound<'py, PyAny>,
     /// bool [R].
     pub took_part: &'a Bound<'py, PyAny>,
+    /// Agents, the first ones, whose rewards returns have.
+    pub scored: usize,
     /// float32 [R, size].
     pub states: Option<&'a Bound<'py, PyAny>>,
     /// float32 [T + 1, R, D], and what else there is of each step.
@@ -73,7 +75,7 @@ pub type Ended = (usize, usize, i64, f64, i64, Vec<f64>);
 
 impl<W: Env> VecBinding<W> {
     /// [`fastrl_core::vec_env::VecEnv::rollout`] with numpy arrays. ValueError: an actor of other observations or
-    /// actions, or environments of several agents without `alive`. RuntimeError: the actor has no weights.
+    /// actions, environments of several agents without `alive`, or no such number of `scored` agents. RuntimeError: the actor has no weights.
     pub fn rollout(
         &self,
         py: Python<'_>,
@@ -97,6 +99,13 @@ impl<W: Env> VecBinding<W> {
             return Err(PyValueError::new_err(
                 "alive: expected an array with environments of several agents, got None",
             ));
+        }
+        if !(1..=self.num_agents()).contains(&arrays.scored) {
+            return Err(PyValueError::new_err(format!(
+                "scored: expected 1 to {}, the number of agents, got {}",
+                self.num_agents(),
+                arrays.scored
+            )));
         }
         let rows = n * self.num_agents();
         let policy = actor.policy().map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
@@ -157,6 +166,7 @@ impl<W: Env> VecBinding<W> {
                 returns: returns.slice_mut(),
                 streams: streams.slice_mut(),
                 took_part: took_part.bytes_mut(),
+                scored: arrays.scored,
                 states: states.map_or(&mut [], |states| states.slice_mut()),
                 obs: obs.slice_mut(),
                 actions,

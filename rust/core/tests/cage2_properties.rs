@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS, decoy_fits};
+use fastrl_core::cage2::blue::{BlueAction, NUM_ACTIONS};
 use fastrl_core::cage2::events::{NUM_RED_ACTIONS, RedAction};
 use fastrl_core::cage2::game::Cage2Game;
 use fastrl_core::cage2::memory::{BlueMemory, Layout};
@@ -105,19 +105,22 @@ proptest! {
         let mut memory = BlueMemory::new(Layout::Decoys);
         episode.begin(red, scenario);
         for action in actions {
+            let ports = memory.ports(scenario);
+            prop_assert_eq!(ports, episode.network.ports);
             for i in 0..NUM_ACTIONS {
                 let action = BlueAction::from_index(i, NUM_HOSTS);
                 let expected = match action {
                     BlueAction::Monitor => false,
                     BlueAction::Analyse(host) => host != DEFENDER,
-                    BlueAction::Decoy(decoy, host) => decoy_fits(&episode.network, decoy, host, scenario),
+                    BlueAction::Decoy(..) => continue,
                     BlueAction::Sleep | BlueAction::Remove(_) | BlueAction::Restore(_) => true,
                 };
-                prop_assert_eq!(memory.may_have_effect(action, &scenario.memory), expected, "{}", action.name(&HOST_NAMES));
+                prop_assert_eq!(scenario.may_have_effect(i, &ports), expected, "{}", action.name(&HOST_NAMES));
             }
+            let effect = scenario.may_have_effect(action, &ports);
             let action = BlueAction::from_index(action, NUM_HOSTS);
             episode.step(action, scenario);
-            memory.update(action, episode.view.words(), &scenario.memory);
+            memory.update(action, effect, episode.view.words(), &scenario.memory);
         }
     }
 

@@ -112,7 +112,10 @@ impl BlueMemory {
         let rows = bits.chunks_exact(OBS_BITS).zip(obs.chunks_exact_mut(dim));
         for ((game, (action, packed)), (bits, row)) in self.games.iter_mut().zip(events).zip(rows) {
             match action {
-                Some(action) => game.update(action, [packed, 0], tables),
+                Some(action) => {
+                    let effect = self.scenario.may_have_effect(action.index(NUM_HOSTS), &game.ports(&self.scenario));
+                    game.update(action, effect, [packed, 0], tables);
+                }
                 None => game.note_activity([packed, 0], tables),
             }
             let (own, values) = row.split_at_mut(OBS_BITS);
@@ -127,7 +130,10 @@ impl BlueMemory {
         // SAFETY: checked, and the caller's for the length of this call.
         let out = unsafe { out.bytes_mut() };
         for (game, mask) in self.games.iter().zip(out.chunks_exact_mut(NUM_ACTIONS)) {
-            game.write_mask(mask, &self.scenario.memory);
+            let ports = game.ports(&self.scenario);
+            for (action, entry) in mask.iter_mut().enumerate() {
+                *entry = self.scenario.may_have_effect(action, &ports).into();
+            }
         }
         Ok(())
     }

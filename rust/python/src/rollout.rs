@@ -7,8 +7,8 @@ macro_rules! rollout_method {
         #[pymethods]
         impl $class {
             #[pyo3(signature = (
-                actor, *, seed, env_indices, numbers, steps, returns, streams, took_part, states, obs, actions, log_probs,
-                rewards, terminations, truncations, final_obs, masks, final_masks, alive, ends, scaling, episode_info,
+                actor, *, seed, env_indices, numbers, steps, returns, streams, took_part, scored, states, obs, actions,
+                log_probs, rewards, terminations, truncations, final_obs, masks, final_masks, alive, ends, scaling, episode_info,
             ))]
             #[expect(clippy::too_many_arguments, reason = "the arrays of a rollout")]
             fn rollout(
@@ -22,6 +22,7 @@ macro_rules! rollout_method {
                 returns: &Bound<'_, PyAny>,
                 streams: &Bound<'_, PyAny>,
                 took_part: &Bound<'_, PyAny>,
+                scored: usize,
                 states: Option<&Bound<'_, PyAny>>,
                 obs: &Bound<'_, PyAny>,
                 actions: &Bound<'_, PyAny>,
@@ -44,6 +45,7 @@ macro_rules! rollout_method {
                     returns,
                     streams,
                     took_part,
+                    scored,
                     states,
                     obs,
                     actions,

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastrl.envs.contract import ContractError
+from fastrl.envs.multi_agent import reset_ended
 
 _COLUMNS: dict[str, type] = {
     **dict.fromkeys(("x", "y", "heading", "speed", "acceleration", "target_speed"), np.float64),
@@ -285,22 +286,9 @@ class TaskVec:
                 terminations |= ended
                 truncations &= ~ended
         if self._resets:
-            self._reset_ended(acted, obs, final_obs)
+            reset_ended(self, acted, self._alive, obs, final_obs, self._alive)
         if alive is not None:
             alive[:] = self._alive
-
-    def _reset_ended(
-        self, acted: NDArray[np.bool_], obs: NDArray[np.float32], final_obs: NDArray[np.float32] | None
-    ) -> None:
-        """Resets the environments in which nobody acts any more."""
-        shape = (self.num_envs, self.num_agents)
-        over: NDArray[np.bool_] = np.any(acted.reshape(shape), axis=1)
-        over &= ~np.any(self._alive.reshape(shape), axis=1)
-        if over.any():
-            if final_obs is not None:
-                rows = np.repeat(over, self.num_agents)
-                final_obs[rows] = obs[rows]
-            self.reset(obs, None, over)
 
     def load_state(self, state: bytes, index: int | None = None) -> None:
         self.native.load_state(state, index)

@@ -51,7 +51,7 @@ class Cage2Task(Cage2Scoring, Task):
     """See `fastrl.training.task.Task`."""
 
     summary = cage2.SUMMARY
-    film = True
+    film = masks_by_default = True
     score_hint = "score it by the challenge's protocol"
     run = RunConfig(total_timesteps=16_000_000, eval_episodes=200)
     env = EnvConfig()
@@ -65,7 +65,7 @@ class Cage2Task(Cage2Scoring, Task):
 
     def algorithm_defaults(self, algorithm: type[Algorithm[Any]]) -> Any:
         config = super().algorithm_defaults(algorithm)
-        changes: dict[str, Any] = {"action_masks": True} if hasattr(config, "action_masks") else {}
+        changes: dict[str, Any] = {}
         if algorithm.name == "ppo":
             # Actions pay off within some 50 steps: a shorter horizon makes advantages less noisy. Smaller minibatches
             # give more gradient steps for the same experience.

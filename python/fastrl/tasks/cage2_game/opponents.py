@@ -95,6 +95,11 @@ class GameSpec(CompiledTeamSpec):
     side: Side = "both"
     opponents: Sequence[str] = ()
 
+    @property
+    def scored_agents(self) -> int | None:
+        """Blue alone where both sides learn: the mean of both is 0."""
+        return 1 if self.side == "both" else None
+
     def shares(self) -> Mapping[str, float]:
         given = dict(map(weighted, self.opponents))
         if self.side != "blue":
@@ -179,7 +184,7 @@ def blues(names: Sequence[str]) -> tuple[list[Opponent], Memory]:
     return found, max(map(memory_of, states.values()), key=MEMORIES.index, default="none")
 
 
-def frozen_blue(run: str, state: dict[str, Any]) -> Opponent:
+def frozen_blue(run: str, state: Mapping[str, Any]) -> Opponent:
     """The blue side of a run of cage2 or cage2-game, in games of all actions and at least its memory.
 
     Args:

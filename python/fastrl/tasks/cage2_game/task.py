@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastrl.algorithms.protocol import Algorithm
 from fastrl.envs.cage2.game import AGENTS
 from fastrl.envs.record_episodes import run_episodes
 from fastrl.play.play import team_seeds
@@ -33,7 +32,7 @@ class Cage2GameTask(Task):
     presets = PRESETS
     common_options = ("--side", "--opponents")
     rare_options = ("--collector", "--n-workers")
-    many_agents = True
+    many_agents = masks_by_default = True
 
     def description(self, prog: str) -> str:
         return (
@@ -43,10 +42,6 @@ class Cage2GameTask(Task):
 
     def default_presets(self, settings: Any) -> Sequence[str]:
         return PRESETS.presets_for("fastrl/Cage2Game-v0") or ()
-
-    def algorithm_defaults(self, algorithm: type[Algorithm[Any]]) -> Any:
-        config = super().algorithm_defaults(algorithm)
-        return dataclasses.replace(config, action_masks=True) if hasattr(config, "action_masks") else config
 
     def resolve_defaults(self, settings: Any) -> Any:
         """Each side has a policy of its own."""

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastrl.algorithms.protocol import Algorithm
 from fastrl.collectors.team_spec import CompiledTeamSpec, TeamSpec
 from fastrl.envs.cage4.env import AGENTS
 from fastrl.runs.settings import RunConfig
@@ -35,7 +34,7 @@ class Cage4Task(Cage4Scoring, Task):
     presets = PRESETS
     common_options = ("--learners", "--opponents")
     rare_options = ("--collector", "--n-workers")
-    many_agents = True
+    many_agents = masks_by_default = True
 
     def description(self, prog: str) -> str:
         return (
@@ -44,10 +43,6 @@ class Cage4Task(Cage4Scoring, Task):
 
     def default_presets(self, settings: Any) -> Sequence[str]:
         return PRESETS.presets_for("fastrl/Cage4-v0") or ()
-
-    def algorithm_defaults(self, algorithm: type[Algorithm[Any]]) -> Any:
-        config = super().algorithm_defaults(algorithm)
-        return dataclasses.replace(config, action_masks=True) if hasattr(config, "action_masks") else config
 
     def resolve_defaults(self, settings: Any) -> Any:
         """Policies of all agents are named; those of the agents that learn count."""

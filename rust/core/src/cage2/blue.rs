@@ -8,12 +8,6 @@ use super::source::RandomSource;
 use super::tables::Scenario;
 use super::view::{Compromise, View};
 
-/// Returns whether the decoy would start on the host now. Blue knows the answer, see [`super::memory::BlueMemory`]: it
-/// knows each host's own services, and which decoys it started.
-pub fn decoy_fits(network: &Network, decoy: usize, host: Host, scenario: &Scenario) -> bool {
-    network.ports[host] & scenario.decoy_blockers(decoy, host) == 0
-}
-
 // Always: a step must not call it.
 #[inline(always)]
 pub fn act(
@@ -40,7 +34,7 @@ pub fn act(
         }
         BlueAction::Decoy(decoy, host) => {
             random.blue_session(sessions(host));
-            if decoy_fits(network, decoy, host, scenario) {
+            if scenario.may_have_effect(action.index(scenario.len()), &network.ports) {
                 random.decoy_process(host);
                 let decoy = &DECOYS[decoy];
                 let opens = decoy.opens(scenario.ruleset);
@@ -86,12 +80,15 @@ mod tests {
     #[test]
     fn a_decoy_starts_once_but_vsftpd_again_and_again() {
         let mut network = Network::new(&SCENARIO2);
-        assert!(decoy_fits(&network, 0, 1, &SCENARIO2));
+        let starts = |decoy, network: &Network| {
+            SCENARIO2.may_have_effect(BlueAction::Decoy(decoy, 1).index(SCENARIO2.len()), &network.ports)
+        };
+        assert!(starts(0, &network));
         network.ports[1] |= DECOYS[0].opens(Ruleset::Main);
-        assert!(!decoy_fits(&network, 0, 1, &SCENARIO2));
+        assert!(!starts(0, &network));
         network.ports[1] |= DECOYS[7].opens(Ruleset::Main);
-        assert!(decoy_fits(&network, 7, 1, &SCENARIO2));
+        assert!(starts(7, &network));
         network.ports[1] |= DECOYS[7].opens(Ruleset::PlusPlus);
-        assert!(!decoy_fits(&network, 7, 1, &SCENARIO2));
+        assert!(!starts(7, &network));
     }
 }

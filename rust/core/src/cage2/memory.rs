@@ -212,24 +212,16 @@ impl BlueMemory {
         self.standing
     }
 
-    /// Returns whether the action may change anything now. Sleep always counts; Monitor never does, since every step
-    /// monitors and it is the same as Sleep.
-    pub fn may_have_effect(&self, action: BlueAction, tables: &MemoryTables) -> bool {
-        tables.allow(action, self.standing)
-    }
-
-    /// Marks with 1 those among all actions that may have an effect now.
-    pub fn write_mask(&self, mask: &mut [u8], tables: &MemoryTables) {
-        for (entry, blocked) in mask.iter_mut().zip(&tables.blocked) {
-            *entry = blocked.is_some_and(|blocked| self.standing & blocked == 0).into();
+    /// Ports on which the hosts listen, as far as blue knows: their own and those of the decoys, for
+    /// [`Scenario::may_have_effect`].
+    pub fn ports(&self, scenario: &Scenario) -> [Ports; MAX_HOSTS] {
+        let mut ports = scenario.ports;
+        for (i, &(decoy, host)) in scenario.memory.decoy_places.iter().enumerate() {
+            if self.standing >> i & 1 == 1 {
+                ports[host] |= DECOYS[decoy].opens(scenario.ruleset);
+            }
         }
-    }
-
-    /// Ports on which the host listens: its own and those of its decoys.
-    fn ports(&self, host: Host, scenario: &Scenario) -> Ports {
-        let places = scenario.memory.decoy_places.iter().enumerate();
-        let standing = places.filter(|&(i, place)| place.1 == host && self.standing >> i & 1 == 1);
-        standing.fold(scenario.ports[host], |ports, (_, &(decoy, _))| ports | DECOYS[decoy].opens(scenario.ruleset))
+        ports
     }
 
     /// Refuses decoded values that no episode has at that time, in a network with these ports; the error says why.
@@ -239,7 +231,7 @@ impl BlueMemory {
         let scans = scanned & !tables.scanned == 0 && scanned_last & !scanned == 0;
         ensure(scans && (*scanned == 0) == (*scanned_last == 0), "blue's memory of scans is impossible")?;
         let places = standing.checked_shr(tables.decoy_places.len() as u32).unwrap_or(0) == 0;
-        let known = places && (0..hosts).all(|host| self.ports(host, scenario) == ports[host]);
+        let known = places && self.ports(scenario)[..hosts] == ports[..hosts];
         ensure(known, "blue's memory has other decoys than the network")?;
         ensure(*own_time == time, "blue's memory has another time")?;
         ensure(history.is_some() == (layout == Layout::Full), "blue's memory is of another layout")?;
@@ -247,14 +239,15 @@ impl BlueMemory {
         ensure(events, "blue's memory of events is impossible")
     }
 
-    /// Notes blue's action and the bits of the observation after its step, [`WORD_HOSTS`] a word.
-    pub fn update(&mut self, action: BlueAction, words: [u64; 2], tables: &MemoryTables) {
+    /// Notes blue's action, whether it might have an effect, and the bits of the observation after its step,
+    /// [`WORD_HOSTS`] a word.
+    pub fn update(&mut self, action: BlueAction, effect: bool, words: [u64; 2], tables: &MemoryTables) {
         self.time += 1;
         if let Some(history) = &mut self.history {
-            history.act(action, tables.allow(action, self.standing), self.time, tables.hosts());
+            history.act(action, effect, self.time, tables.hosts());
         }
         match action {
-            BlueAction::Decoy(..) if tables.allow(action, self.standing) => {
+            BlueAction::Decoy(..) if effect => {
                 self.standing |= tables.starts[action.index(tables.hosts())];
             }
             BlueAction::Restore(host) => self.standing &= !tables.places_on[host],
@@ -370,7 +363,7 @@ mod tests {
     fn only_the_last_scan_counts_two() {
         let mut memory = BlueMemory::new(Layout::Scan);
         for host in [9, 4, 12] {
-            memory.update(BlueAction::Sleep, [1 << (4 * host), 0], tables(Ruleset::Main));
+            memory.update(BlueAction::Sleep, true, [1 << (4 * host), 0], tables(Ruleset::Main));
         }
         assert_eq!(written(&memory, Layout::Scan), [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 2.0]);
     }
@@ -380,30 +373,27 @@ mod tests {
         let mut memory = BlueMemory::new(Layout::Decoys);
         let place = tables(Ruleset::Main).decoy_places.iter().position(|&place| place == (0, 1)).unwrap();
         let (apache, vsftpd) = (BlueAction::Decoy(0, 1), BlueAction::Decoy(7, 1));
-        assert!(memory.may_have_effect(apache, tables(Ruleset::Main)));
-        memory.update(apache, [0, 0], tables(Ruleset::Main));
-        assert!(
-            !memory.may_have_effect(apache, tables(Ruleset::Main))
-                && memory.may_have_effect(vsftpd, tables(Ruleset::Main))
-        );
+        let can_start = |memory: &BlueMemory, ruleset: Ruleset| {
+            let scenario = ruleset.scenario2();
+            let ports = memory.ports(scenario);
+            [apache, vsftpd].map(|decoy| scenario.may_have_effect(decoy.index(NUM_HOSTS), &ports))
+        };
+        let act = |memory: &mut BlueMemory, action| memory.update(action, true, [0, 0], tables(Ruleset::Main));
+        assert_eq!(can_start(&memory, Ruleset::Main), [true, true]);
+        act(&mut memory, apache);
+        assert_eq!(can_start(&memory, Ruleset::Main), [false, true]);
         let standing = |memory: &BlueMemory| written(memory, Layout::Decoys)[SCAN_HOSTS.len() + place];
         assert_eq!(standing(&memory), 1.0);
-        memory.update(BlueAction::Remove(1), [0, 0], tables(Ruleset::Main));
-        memory.update(BlueAction::Restore(2), [0, 0], tables(Ruleset::Main));
+        act(&mut memory, BlueAction::Remove(1));
+        act(&mut memory, BlueAction::Restore(2));
         assert_eq!(standing(&memory), 1.0);
-        memory.update(BlueAction::Restore(1), [0, 0], tables(Ruleset::Main));
+        act(&mut memory, BlueAction::Restore(1));
         assert_eq!(standing(&memory), 0.0);
         // Vsftpd takes Apache's port without checking it, again and again.
-        memory.update(vsftpd, [0, 0], tables(Ruleset::Main));
-        assert!(
-            !memory.may_have_effect(apache, tables(Ruleset::Main))
-                && memory.may_have_effect(vsftpd, tables(Ruleset::Main))
-        );
+        act(&mut memory, vsftpd);
+        assert_eq!(can_start(&memory, Ruleset::Main), [false, true]);
         // In CybORG++ it takes its own.
-        assert!(
-            memory.may_have_effect(apache, tables(Ruleset::PlusPlus))
-                && !memory.may_have_effect(vsftpd, tables(Ruleset::PlusPlus))
-        );
+        assert_eq!(can_start(&memory, Ruleset::PlusPlus), [true, false]);
     }
 
     #[test]
@@ -411,8 +401,8 @@ mod tests {
         let mut memory = BlueMemory::new(Layout::Full);
         let events = Layout::Decoys.len(tables(Ruleset::Main));
         assert!(written(&memory, Layout::Full).iter().all(|&x| x == 0.0));
-        memory.update(BlueAction::Restore(3), [0b11 << 20, 0], tables(Ruleset::Main));
-        memory.update(BlueAction::Monitor, [0b01 << 20, 0], tables(Ruleset::Main));
+        memory.update(BlueAction::Restore(3), true, [0b11 << 20, 0], tables(Ruleset::Main));
+        memory.update(BlueAction::Monitor, false, [0b01 << 20, 0], tables(Ruleset::Main));
         let values = written(&memory, Layout::Full);
         let (age, count) =
             (|event: usize, host| events + 26 * event + host, |event: usize, host| events + 26 * event + 13 + host);

@@ -128,8 +128,7 @@ impl Config {
     /// each host's own services, and which decoys it started.
     pub fn write_mask(&self, episode: &Episode<SeededSource>, mask: &mut [u8]) {
         for (entry, &action) in mask.iter_mut().zip(&self.actions) {
-            let (host, blockers) = self.scenario.blockers[usize::from(action)];
-            *entry = (episode.network.ports[usize::from(host)] & blockers == 0).into();
+            *entry = self.scenario.may_have_effect(action.into(), &episode.network.ports).into();
         }
     }
 
@@ -215,10 +214,7 @@ impl Default for Config {
 
 /// The actions that can ever have an effect: those that have one when an episode begins.
 pub fn effective_actions(scenario: &Scenario) -> Vec<u16> {
-    let has_effect = |&i: &u16| {
-        let (host, blockers) = scenario.blockers[usize::from(i)];
-        scenario.images[usize::from(host)].ports & blockers == 0
-    };
+    let has_effect = |&i: &u16| scenario.may_have_effect(i.into(), &scenario.ports);
     (0..scenario.actions.len() as u16).filter(has_effect).collect()
 }
 
@@ -305,10 +301,11 @@ impl<D: RandomSource> Episode<D> {
     #[inline(never)]
     fn play(&mut self, action: BlueAction, given: Option<RedAction>, scenario: &Scenario) -> i32 {
         let Self { random, network, knowledge, agent, view, memory, .. } = self;
+        let effect = memory.is_some() && scenario.may_have_effect(action.index(scenario.len()), &network.ports);
         let (blue, red, traces) = random.serve(Turns { action, given, scenario, network, knowledge, agent, view });
         view.monitor(traces, blue);
         if let Some(memory) = memory {
-            memory.update(action, view.words(), &scenario.memory);
+            memory.update(action, effect, view.words(), &scenario.memory);
         }
         let (kind, target) = red.code();
         let success = knowledge.success.map_or(-1, i8::from);

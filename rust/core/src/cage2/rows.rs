@@ -146,8 +146,7 @@ impl RowsCage2 {
     /// Returns whether an action on a host may have an effect now.
     fn may(&self, kind: usize, host: Host) -> bool {
         let scenario = &self.network().config.scenario;
-        let blockers = scenario.blockers[2 + kind * scenario.len() + host].1;
-        self.state.episode.network.ports[host] & blockers == 0
+        scenario.may_have_effect(2 + kind * scenario.len() + host, &self.state.episode.network.ports)
     }
 }
 

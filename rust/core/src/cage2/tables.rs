@@ -121,9 +121,9 @@ pub struct Scenario {
     pub routes: [Route; MAX_HOSTS],
     /// Hosts whose loss Meander assumes first after a failure, and second; or why it cannot play.
     pub nearest: Result<[Hosts; 2], String>,
-    /// Blue's actions in the challenge's order; each has an effect while nothing on the host listens on the ports.
+    /// Blue's actions in the challenge's order; each may have an effect while nothing on the host listens on the ports.
     pub actions: Vec<BlueAction>,
-    pub blockers: Vec<(u8, Ports)>,
+    blockers: Vec<(u8, Ports)>,
     /// Tables of blue's memory.
     pub memory: MemoryTables,
     is_scenario2: bool,
@@ -299,9 +299,11 @@ impl Scenario {
         self.hosts.is_empty()
     }
 
-    /// The ports of the host that must be free for the decoy to start there.
-    pub fn decoy_blockers(&self, decoy: usize, host: Host) -> Ports {
-        self.blockers[num_actions(0) + (2 + decoy) * self.len() + host].1
+    /// Returns whether the action with this index may have an effect while hosts listen on these ports.
+    #[inline]
+    pub fn may_have_effect(&self, action: usize, ports: &[Ports; MAX_HOSTS]) -> bool {
+        let (host, blockers) = self.blockers[action];
+        ports[usize::from(host)] & blockers == 0
     }
 
     /// Returns whether the set has no other members than there are hosts.
@@ -480,8 +482,6 @@ pub struct MemoryTables {
     /// Decoys and the hosts where they can start, in the order of blue's actions: number of the decoy, host. Elsewhere the
     /// host itself listens on the decoy's port or has another operating system.
     pub decoy_places: Vec<(usize, Host)>,
-    /// For each action the standing decoys that leave it without an effect; none where it never has one.
-    pub(super) blocked: Vec<Option<Places>>,
     /// The place of each action that starts a decoy which can start; 0 for all other actions.
     pub(super) starts: Vec<Places>,
     /// The places on each host.
@@ -491,13 +491,8 @@ pub struct MemoryTables {
 impl MemoryTables {
     /// MemoryTables of a scenario that has all of its parts but these.
     fn new(scenario: &Scenario, scan_hosts: Vec<Host>) -> Self {
-        let has_effect = |index: usize| {
-            let (host, blockers) = scenario.blockers[index];
-            scenario.ports[usize::from(host)] & blockers == 0
-        };
-        let actions = || scenario.actions.iter().enumerate();
-        let places = actions().filter_map(|(index, &action)| match action {
-            BlueAction::Decoy(decoy, host) if has_effect(index) => Some((decoy, host)),
+        let places = scenario.actions.iter().enumerate().filter_map(|(index, &action)| match action {
+            BlueAction::Decoy(decoy, host) if scenario.may_have_effect(index, &scenario.ports) => Some((decoy, host)),
             _ => None,
         });
         let decoy_places: Vec<_> = places.collect();
@@ -507,14 +502,6 @@ impl MemoryTables {
             let places = decoy_places.iter().enumerate();
             places.fold(0, |set: Places, (i, &(decoy, host))| set | Places::from(counts(decoy, host)) << i)
         };
-        let blocked = |(index, &action): (usize, &BlueAction)| {
-            has_effect(index).then(|| match action {
-                BlueAction::Decoy(decoy, host) => where_each(&|other, there| {
-                    there == host && DECOYS[other].opens(scenario.ruleset) & DECOYS[decoy].checks != 0
-                }),
-                _ => 0,
-            })
-        };
         let starts = |&action: &BlueAction| match action {
             BlueAction::Decoy(decoy, host) => where_each(&|other, there| (other, there) == (decoy, host)),
             _ => 0,
@@ -522,7 +509,6 @@ impl MemoryTables {
         Self {
             scanned: scan_hosts.iter().fold(0, |set, &host| set | 1 << host),
             scan_hosts,
-            blocked: actions().map(blocked).collect(),
             starts: scenario.actions.iter().map(starts).collect(),
             places_on: (0..scenario.len()).map(|host| where_each(&|_, there| there == host)).collect(),
             decoy_places,
@@ -531,11 +517,6 @@ impl MemoryTables {
 
     pub(super) fn hosts(&self) -> usize {
         self.places_on.len()
-    }
-
-    /// Returns whether the action may have an effect while these decoys stand.
-    pub(super) fn allow(&self, action: BlueAction, standing: Places) -> bool {
-        self.blocked[action.index(self.hosts())].is_some_and(|blocked| standing & blocked == 0)
     }
 }
 

@@ -2,17 +2,18 @@
 //! SAC, TD3, IQL and DQN.
 //!
 //! [`ppo::update`] takes minibatches ([`minibatch`]) through networks and back ([`network`]), which are perceptrons
-//! ([`perceptron`]) or made of some, as those of tables are ([`network::pointer`]), with the gradients of
-//! losses ([`losses`], with masks [`masked`], of behaviour cloning [`imitation`]), through layer normalisation
-//! ([`layer_norm`]) where there is one, and along them with Adam ([`adam`]). All sums have an order that depends neither on
-//! the processor nor on the number of threads, so that results are the same to the last bit. [`values::values`] is the
-//! critic's pass alone.
+//! ([`perceptron`]) or made of some, as those of tables are ([`network::pointer`]), with the gradients of losses
+//! ([`losses`], of a policy [`chunk`], with masks [`masked`], of behaviour cloning [`imitation`]), through layer
+//! normalisation ([`layer_norm`]) where there is one, and along them with Adam ([`adam`]). All sums have an order that
+//! depends neither on the processor nor on the number of threads, so that results are the same to the last bit.
+//! [`values::values`] is the critic's pass alone.
 
 pub use self::network::pointer::pooled::Pooling;
 pub use crate::bf16::Precision;
 
 mod adam;
 mod batch;
+mod chunk;
 pub mod imitation;
 mod layer_norm;
 pub mod losses;

@@ -25,6 +25,8 @@ pub struct Rollout<'a> {
     /// [N, A] each, of the running episodes: random streams, and which agents have taken part.
     pub streams: &'a mut [u64],
     pub took_part: &'a mut [u8],
+    /// Agents of an environment, the first ones, whose rewards its returns have.
+    pub scored: usize,
     /// [N, A, size], the network's memory of the running episodes; empty if it has none.
     pub states: &'a mut [f32],
     /// [T + 1, N, A, D], of which those before the first step are there.
@@ -106,6 +108,7 @@ struct Part<'a, W: Env> {
     returns: &'a mut [f64],
     streams: &'a mut [u64],
     took_part: &'a mut [u8],
+    scored: usize,
     states: &'a mut [f32],
     /// The rows of each step.
     obs: Vec<&'a mut [f32]>,
@@ -267,6 +270,7 @@ impl<W: Env> VecEnv<W> {
             returns: next(&mut returns),
             streams: next(&mut streams),
             took_part: next(&mut took_part),
+            scored: rollout.scored,
             states: next(&mut states),
             obs: next(&mut obs),
             actions: match scaling {
@@ -410,7 +414,7 @@ impl<W: Env> Part<'_, W> {
         };
         let has_ended = env.step(action, fill);
         self.steps[i] += 1;
-        self.returns[i] += self.rewards[t][rows.clone()].iter().copied().map(f64::from).sum::<f64>();
+        self.returns[i] += self.rewards[t][rows.clone()][..self.scored].iter().copied().map(f64::from).sum::<f64>();
         let (terminated, truncated) = (&self.terminated[t][rows.clone()], &self.truncated[t][rows.clone()]);
         let size = self.state_size;
         if size > 0 {
@@ -448,7 +452,7 @@ impl<W: Env> Part<'_, W> {
             step: t,
             env: self.first + i,
             number: self.numbers[i],
-            total: self.returns[i] / took_part.iter().map(|&agent| f64::from(agent)).sum::<f64>(),
+            total: self.returns[i] / took_part[..self.scored].iter().map(|&agent| f64::from(agent)).sum::<f64>(),
             length: self.steps[i],
             info: keys.iter().map(|key| env.episode_info(key)).collect(),
         });
