@@ -315,8 +315,6 @@ def describe(value: Any) -> str:
     """A short description of a value, for an error message."""
     if isinstance(value, tuple):
         return f"{len(value)} values"
-    if isinstance(value, list):
-        return f"a list of {len(value)}"
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} of shape {value.shape}"
     if value is None or isinstance(value, bool | int | float | str | bytes):
