@@ -107,7 +107,9 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in __all__:
         return getattr(importlib.import_module(_ELSEWHERE.get(name, "fastrl.model_types")), name)
-    raise AttributeError(f"module 'fastrl' has no attribute {name!r}")
+    from fastrl.utils.other_names import no_attribute
+
+    raise no_attribute("module 'fastrl'", name)
 
 
 def __dir__() -> list[str]:

@@ -444,7 +444,8 @@ class Model(metaclass=_ModelType):
         if episodes < 1:
             raise ConfigError(f"evaluate: episodes should be at least 1, got {episodes}")
         if foreign := [name for name in options if name not in self.task.evaluation_options]:
-            raise ConfigError(f"evaluate: {foreign[0]} does not go with a run of {self.task.name}")
+            hint = other_setting(foreign[0], ()) or f"does not go with a run of {self.task.name}"
+            raise ConfigError(f"evaluate: {foreign[0]} {hint}")
         from fastrl.training.evaluation_options import EvaluationOptions
 
         scores = self.task.evaluate(

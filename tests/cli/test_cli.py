@@ -158,6 +158,19 @@ def test_help_breaks_lines_between_words_alone(
             assert all(len(line) <= width or line.lstrip()[:1] in "-[" for line in lines)
 
 
+def test_a_shell_takes_the_examples_of_the_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in (["league"], ["demos", "record"], ["render"], ["tune"]):
+        examples = {}
+        for width in (80, 200):
+            monkeypatch.setenv("COLUMNS", str(width))
+            _, out, _ = run_cli(capsys, *command, "--help")
+            lines = re.sub(r" \\\n +", " ", out).splitlines()
+            examples[width] = [line for line in lines if line.startswith(f"  fastrl {' '.join(command)} ")]
+        assert examples[80] == examples[200] != []
+
+
 @pytest.mark.slow
 def test_commands_that_need_no_torch_do_not_load_it() -> None:
     code = (
@@ -175,6 +188,11 @@ def test_commands_that_need_no_torch_do_not_load_it() -> None:
     ("arguments", "line"),
     [
         (["trian"], "fastrl: error: unknown command trian; did you mean train?"),
+        (["frobnicate"], f"fastrl: error: unknown command frobnicate; there are {', '.join(COMMANDS)}"),
+        (
+            ["eval", "baseline:foo"],
+            "fastrl eval: error: unknown baseline foo; there are sleep, react-remove, react-restore, random",
+        ),
         (["--verison"], "fastrl: error: unknown option --verison; did you mean --version?"),
         (["train", "--seed", "1"], NAME_FIRST),
         (["train", "--algo", "dqn"], NAME_FIRST),

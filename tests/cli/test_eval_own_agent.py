@@ -63,6 +63,18 @@ class Nothing:
     pass
 
 
+def scalar(obs):  # as models of Stable-Baselines3 answer
+    return np.array(0)
+
+
+def beyond(obs):
+    return 145
+
+
+def half(obs):
+    return 1.5
+
+
 constant = 3
 """
 
@@ -102,6 +114,8 @@ def test_a_defender_has_the_protocols_table_beside_runs(
     assert len(scores) == 3
     code, text, _ = run_cli(capsys, "eval", "own_agents:Defender", "--env=cage2", *options)
     assert code == 0 and "own_agents:Defender" in text and "CardiffUni" in text
+    same = scores_of(capsys, "own_agents:scalar", "--env=cage2", *options)
+    assert same["own_agents:scalar"]["scores"] == scores["baseline:sleep"]["scores"]
 
 
 def test_an_agents_episodes_end_at_the_limit_of_the_settings(tmp_path: Path) -> None:
@@ -142,6 +156,8 @@ def test_progress_without_a_terminal_only_grows(
             "expected a function from an observation to an action, or a class",
         ),
         ("own_agents:constant", "CartPole-v1", "get_action(observation, action_space), got int"),
+        ("own_agents:beyond", "cage2", "agent own_agents:beyond: expected an action from 0 to 144, got 145"),
+        ("own_agents:half", "cage2", "expected an action from 0 to 144, got 1.5"),
         ("own_agents:left", "fastrl/coop-merge-v0", "plays CAGE 2, or environments of one agent"),
     ],
 )

@@ -163,7 +163,7 @@ def test_foreign_files_are_refused(path: Path) -> None:
         path.write_bytes(content)
         assert "not a checkpoint, or a damaged one" in refusal(path)
     torch.save({"a": torch.zeros(3)}, path)
-    assert "not a checkpoint, or a damaged one" in refusal(path)
+    assert "not a checkpoint, or a damaged one: a zip file, as Stable-Baselines3 saves" in refusal(path)
     safetensors.torch.save_file({"w": torch.zeros(3)}, path)
     assert "some other safetensors file" in refusal(path)
 

@@ -267,8 +267,9 @@ def test_the_experts_own_actions_are_learned_where_noise_was_played() -> None:
 
 def test_a_data_set_of_another_environment_is_refused() -> None:
     demos = cartpole_demos(2, steps=5)
-    with pytest.raises(TrainError, match=r"observations .* it was recorded in another environment"):
+    with pytest.raises(TrainError, match=r"observations .* it was recorded in another environment") as error:
         trainer_of(demos, "--env=Acrobot-v1")
+    assert "\n" not in str(error.value)
     with pytest.raises(TrainError, match=r"actions .* it was recorded in another environment"):
         trainer_of(DemoSet(demos.obs_space, gymnasium.spaces.Discrete(3), demos))
 

@@ -199,5 +199,6 @@ def test_runs_of_other_tasks_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     ]
     small += ["--collector=sequential", "--run.eval-episodes=0", "--device=cpu"]
     assert main(["train", "CartPole-v1", *small, f"--run-dir={tmp_path / 'cart'}"]) == 0
+    assert "fastrl exploit take agents of your own" in refusal(capsys, "explain", "my_agent:Agent")
     line = refusal(capsys, "explain", tmp_path / "cart")
     assert line.endswith("cart is a run of gym: only runs of cage2 can be explained")

@@ -259,6 +259,13 @@ def test_files_that_are_not_toml(tmp_path: Any, content: bytes) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_yaml_is_answered(tmp_path: Any) -> None:
+    path = tmp_path / "ppo.yml"
+    path.write_text("n_steps: 128\n")
+    with pytest.raises(ConfigError, match="settings are no YAML: --print-config prints a file to edit"):
+        read_toml(path)
+
+
 def test_missing_file(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"cannot read .*nowhere.toml: No such file"):
         read_toml(tmp_path / "nowhere.toml")

@@ -25,6 +25,8 @@ from fastrl.utils.other_names import other_setting
         ("dqn", "exploration_fraction", "it is epsilon_steps"),
         ("dqn", "replay_buffer_class", "hindsight is hindsight"),
         ("ppo", "buffer_size", "not of this algorithm; of others it is capacity"),
+        ("ppo", "log_interval", "run__row_seconds="),
+        ("ppo", "env_kwargs", "it is env_options"),
         ("ppo", "gamm", "did you mean gamma?"),
     ],
 )
@@ -70,6 +72,12 @@ def test_every_answer_names_settings_that_there_are() -> None:
         (lambda model: model.nothing, AttributeError, "fastrl.PPO has no attribute 'nothing'"),
         (lambda model: model.learn(10, callback=3), ConfigError, "learn(callbacks=[...])"),
         (lambda model: model.learn(10, progress_bar=True), ConfigError, "it is learn(progress=True)"),
+        (
+            lambda model: model.evaluate(n_eval_episodes=3),
+            ConfigError,
+            "n_eval_episodes is episodes of model.evaluate",
+        ),
+        (lambda model: fastrl.A2C, AttributeError, "IMPALA is the nearest"),
         (lambda model: model.learn(10, nothing=3), ConfigError, "there are total_timesteps, total_episodes"),
         (lambda model: fastrl.PPO("MlpPolicy", "CartPole-v1"), ConfigError, "expected the environment alone"),
     ],

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 from fastrl.runs.curves import SUFFIXES
 from fastrl.utils.command_line import ArgumentParser
 from fastrl.utils.config import METAVARS, ConfigError
-from fastrl.utils.names import nearest
+from fastrl.utils.names import suggestion
 from fastrl.utils.output import plain_console, printable
 from fastrl.utils.refusals import brief
 
@@ -51,7 +51,7 @@ def command(
     Parameters called ``prog`` and ``arguments`` get the name of the command, and its arguments as text.
 
     Args:
-        epilog: the end of the help.
+        epilog: the end of the help; lines that begin with ``{prog}`` are examples.
         usage: the command line in brief; None: made from the arguments. In both ``{prog}`` is the name of the command.
     """
 
@@ -64,7 +64,7 @@ def command(
                 description=re.sub(
                     r"\n+", lambda ends: "\n" if ends[0][1:] else " ", inspect.getdoc(function) or ""
                 ),
-                epilog=_now(epilog).format(prog=prog),
+                epilog=re.sub(r"^(?=\{prog\} )", "  ", _now(epilog), flags=re.M).format(prog=prog),
             )
             add_arguments(parser, function)
             words = {"prog": prog, "arguments": arguments}
@@ -96,7 +96,7 @@ class GroupParser(ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         if args and not args[0].startswith("-"):
-            self.error(f"unknown command {args[0]}; did you mean {nearest(args[0], self._commands)}?")
+            self.error(f"unknown command {args[0]}; {suggestion(args[0], self._commands)}")
         return super().parse_args(args, namespace)
 
 

@@ -34,8 +34,8 @@ def _experts() -> str:
 
 @command(
     "{prog} CartPole-v1 --expert runs/cart --episodes 100 --out demos/cart\n"
-    "{prog} fastrl/Cage2-v0 --env-options red_agent=bline --expert baseline:react-restore --episodes 1000\n"
-    "    --out demos/cage2 --noise 0.1\n"
+    "{prog} fastrl/Cage2-v0 --env-options red_agent=bline --expert baseline:react-restore --episodes 1000"
+    " --out demos/cage2 --noise 0.1\n"
     "{prog} my_module:make_env --expert my_module:expert --episodes 10 --out demos/mine"
 )
 def record(

@@ -16,6 +16,7 @@ from fastrl.cli.arguments import (
     import_from_here,
     present,
 )
+from fastrl.play.own_agent import is_agent
 from fastrl.runs.curves import SUFFIXES
 from fastrl.tasks import find, load_saved
 from fastrl.utils.config import ConfigError
@@ -66,6 +67,11 @@ def explain(
     from fastrl.tasks.cage2.explain import explain as explain_game
     from fastrl.training.run import load_run
 
+    if is_agent(str(run)):
+        raise ConfigError(
+            f"{run}: expected a run, whose policy says how probable its actions are; fastrl eval and fastrl exploit"
+            " take agents of your own"
+        )
     kind = load_saved(run)[0]
     if kind != "cage2":
         raise ConfigError(f"{run} is a run of {kind}: only runs of cage2 can be explained")

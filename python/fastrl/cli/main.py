@@ -69,8 +69,7 @@ def run_command(command: Callable[[str, list[str]], int], prog: str, arguments: 
     """
     require_main_guard()
     repair_streams()
-    # At exit Python looks for garbage in all that PyTorch has made, several times: more than half a second.
-    atexit.register(gc.freeze)
+    atexit.register(_skip_garbage)
     with ignoring_write_errors("stderr"):
         try:
             return _code_of(command, prog, arguments)
@@ -80,6 +79,13 @@ def run_command(command: Callable[[str, list[str]], int], prog: str, arguments: 
                 sys.stdout.flush()
             except OSError:
                 redirect_to_null(sys.stdout.fileno())
+
+
+def _skip_garbage() -> None:
+    # At exit Python looks for garbage in all that PyTorch has made, several times: more than half a second. Triton
+    # prints a page of leaks where this is left out.
+    if "triton" not in sys.modules:
+        gc.freeze()
 
 
 def _code_of(command: Callable[[str, list[str]], int], prog: str, arguments: list[str]) -> int:

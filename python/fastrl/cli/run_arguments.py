@@ -216,10 +216,10 @@ def _print_help(prog: str, make: "type[Command]") -> NoReturn:
             ]
         ),
         epilog=f"{prog} ENV --help lists the settings, algorithms and presets of an environment. Examples:\n"
-        f"  {prog} cage2 --preset smoke\n"
-        f"  {prog} CartPole-v1 --preset smoke\n"
-        f"  {prog} fastrl/Catch-v0 --algo dqn\n"
-        f"  {prog} fastrl/coop-merge-v0 --algo mappo",
+        f"  {prog} cage2 --preset smoke{make.required}\n"
+        f"  {prog} CartPole-v1 --preset smoke{make.required}\n"
+        f"  {prog} fastrl/Catch-v0 --algo dqn{make.required}\n"
+        f"  {prog} fastrl/coop-merge-v0 --algo mappo{make.required}",
     )
     make.add_own_options(parser)
     parser.print_help()
@@ -235,6 +235,7 @@ class Command:
 
     Class attributes:
         purpose: one line for help texts.
+        required: the options that each example of the help needs.
         common: options that ``--help`` shows, beside those of the task.
         declared: the options that are no settings.
 
@@ -245,6 +246,7 @@ class Command:
     """
 
     purpose: ClassVar[str] = "Trains agents, or resumes a run."
+    required: ClassVar[str] = ""
     common: ClassVar[Sequence[str]] = _COMMON
     declared: ClassVar[type] = TrainOptions
 

@@ -34,6 +34,7 @@ class SearchCommand(Command):
     """The command line of ``fastrl tune``: that of ``fastrl train``, with options of the search."""
 
     purpose = "Searches for the hyper-parameters of a run, and trains the best ones again with other seeds."
+    required = " --dir runs/tune"
     declared = SearchOptions
     common: ClassVar[Sequence[str]] = (
         "--algo",

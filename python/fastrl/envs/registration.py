@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from gymnasium.envs.registration import load_env_creator
 
+from fastrl.utils.names import suggestion
+
 if TYPE_CHECKING:
     from fastrl.envs.multi_agent import MultiAgentVectorEnv, Reward
 
@@ -49,7 +51,8 @@ def make_multi(
         ValueError: an unknown id, or an option out of range.
     """
     if id not in MULTI_AGENT_IDS:
-        raise ValueError(f"id: expected one of {', '.join(map(repr, MULTI_AGENT_IDS))}, got {id!r}")
+        hint = suggestion(id, MULTI_AGENT_IDS)
+        raise ValueError(f"id: expected one of an environment of several agents, got {id!r}; {hint}")
     make: Any = load_env_creator(MULTI_AGENT_IDS[id])
     env: MultiAgentVectorEnv = make(num_envs, **_OPTIONS.get(id, {}), **options)
     env.reward = reward

@@ -390,8 +390,8 @@ def any_spec(env: Any) -> EnvSpec:
         return as_spec(env)
     if not callable(env):
         raise TypeError(
-            "env: expected an id, an import path, a function that makes environments, or an environment; got"
-            f" {type(env).__name__}: {env!r}"
+            "env: expected an id, an import path, a function that makes environments (num_envs says how many), or an"
+            f" environment; got {type(env).__name__}: {env!r}"
         )
     factory, options = _parted(env)
     name = _name_of(factory)

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from fastrl.runs.errors import HookError
 from fastrl.utils.config import ConfigError
 from fastrl.utils.errors import UserError
+from fastrl.utils.refusals import brief
 
 
 def is_agent(name: str) -> bool:
@@ -73,6 +75,23 @@ class OwnAgent:
             self._call(self._begin, self._space, obs)
             self._begin = None
         return self._call(self._choose, obs)
+
+    def act_index(self, obs: Any) -> int:
+        """The action for an observation, where actions are numbered and ``action_space`` is their number.
+
+        Raises:
+            ConfigError: it is no such number.
+        """
+        chosen = self.act(obs)
+        try:
+            index = operator.index(chosen)
+        except TypeError:
+            index = -1
+        if not 0 <= index < self._space:
+            raise ConfigError(
+                f"agent {self._path}: expected an action from 0 to {self._space - 1}, got {brief(chosen)}"
+            )
+        return index
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:

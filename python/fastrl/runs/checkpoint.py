@@ -103,7 +103,10 @@ def load_checkpoint(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from None
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise CheckpointError(f"{path} is not a checkpoint, or a damaged one: {error}") from None
+        problem: object = error
+        if data.startswith(b"PK"):
+            problem = "a zip file, as Stable-Baselines3 saves; fastrl eval module:Class scores such a model"
+        raise CheckpointError(f"{path} is not a checkpoint, or a damaged one: {problem}") from None
     # The file's first 8 bytes are the length of its header, which is JSON.
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     metadata = header.get("__metadata__") or {}

@@ -280,9 +280,14 @@ def check_env(demos: Demos, env: str, obs_space: Space[Any], action_space: Space
     ):
         if not _is_same(theirs, own):
             raise TrainError(
-                f"{name} has {what} {theirs}, {env} has {own}: it was recorded in another environment, or"
-                " with other options: choose a data set of this environment"
+                f"{name} has {what} {_shown(theirs)}, {env} has {_shown(own)}: it was recorded in another environment,"
+                " or with other options: choose a data set of this environment"
             )
+
+
+def _shown(space: Space[Any]) -> str:
+    text = " ".join(str(space).split())
+    return text if len(text) <= 100 else f"{text[:60]} ... {text[-30:]}"
 
 
 def _is_same(a: Space[Any], b: Space[Any]) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastrl.runs.metrics import counted, fixed, mean_and_error, moments, plus_minus
 from fastrl.utils.config import ConfigError
-from fastrl.utils.names import nearest
+from fastrl.utils.names import suggestion
 
 if TYPE_CHECKING:
     from fastrl.training.evaluation import Scores
@@ -30,7 +30,7 @@ def modes(options: Mapping[str, Any], *, default: str) -> list[Mode]:
 def check_baseline(name: str, baselines: Sequence[str]) -> None:
     """Raises ConfigError if a name is none of a task's scripted policies."""
     if name not in baselines:
-        raise ConfigError(f"unknown baseline {name}; did you mean {nearest(name, baselines)}?")
+        raise ConfigError(f"unknown baseline {name}; {suggestion(name, baselines)}")
 
 
 @runtime_checkable

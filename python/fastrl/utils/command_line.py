@@ -158,7 +158,8 @@ def read_arguments(config_type: type, arguments: argparse.Namespace) -> Values:
 
 class HelpFormatter(argparse.HelpFormatter):
     """Names an option and its value once: ``--run-dir, --out DIR``; of a setting only its first name. Lines break
-    between words and nowhere else; those of descriptions stay, and break where they are too long for the terminal."""
+    between words and nowhere else; those of descriptions stay, and break where they are too long for the terminal;
+    examples, which are indented, break so that a shell takes them."""
 
     def __init__(self, prog: str) -> None:
         columns = shutil.get_terminal_size().columns
@@ -175,7 +176,9 @@ class HelpFormatter(argparse.HelpFormatter):
             hanging = (
                 len(named[0]) if named else len(line) - len(line.lstrip()) + (4 if line[:1] == " " else 0)
             )
-            lines += _wrapped(indent + line, width, " " * hanging + indent) or [""]
+            is_example = line.startswith(f"  {self._prog} ")
+            *broken, last = _wrapped(indent + line, width - 2 * is_example, " " * hanging + indent) or [""]
+            lines += [*(f"{each} \\" if is_example else each for each in broken), last]
         return "\n".join(lines)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:

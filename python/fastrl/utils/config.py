@@ -422,7 +422,9 @@ def load_toml(path: str | Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not a TOML file: it is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not a TOML file: {error}") from None
+        yaml = "; settings are no YAML: --print-config prints a file to edit"
+        hint = yaml if Path(path).suffix in (".yaml", ".yml") else ""
+        raise ConfigError(f"{path} is not a TOML file: {error}{hint}") from None
     except RecursionError:
         raise ConfigError(f"{path}: its values are nested too deeply") from None
     except ValueError as error:  # a number of thousands of digits

@@ -1,6 +1,6 @@
 """Names that other libraries have for what fastrl calls otherwise, for error messages.
 
-They are of Stable-Baselines3 2 and CleanRL 1.
+They are of Stable-Baselines3 2, its RL Zoo and CleanRL 1.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,8 @@ _SETTINGS = {
     "stats_window_size": "means are over the newest 100 episodes",
     "callback": "learn(callbacks=[...]) takes a list, of subclasses of fastrl.callbacks.Callback",
     "progress_bar": "it is learn(progress=True)",
-    "log_interval": "it is {row_seconds}, seconds between rows of metrics",
+    "log_interval": "run.row_seconds, of the model run__row_seconds=, is the seconds between rows of metrics",
+    "n_eval_episodes": "is episodes of model.evaluate, and eval_episodes of a run",
     "tb_log_name": "it is learn(run_dir='runs/mine')",
     "reset_num_timesteps": "learn() always continues: make a new model to start over",
     "n_steps": "it is {num_steps}",
@@ -58,15 +59,29 @@ _SETTINGS = {
     "autotune": "it is {learn_temperature}; measuring speed is fastrl autotune",
     "alpha": "SAC's is {temperature}",
     "cuda": "it is {device}",
-    "track": "it is {loggers}: 'wandb'",
+    "track": "it is {loggers}: wandb",
+    "wandb_project_name": "the variable WANDB_PROJECT names the project",
+    "wandb_entity": "the variable WANDB_ENTITY names the entity",
+    "env_kwargs": "it is env_options, a dict, or --env-options key=value ...",
+    "hyperparams": "each is an option of its own, such as --num-steps 128",
+    "conf_file": "it is --config, a TOML file such as --print-config prints",
+    "optimize_hyperparameters": "fastrl tune searches for settings",
+    "n_trials": "fastrl tune ENV --trials searches for settings",
+    "trained_agent": "--resume RUN continues a run, --init RUN starts with its weights",
+    "vec_env": "it is --collector: sequential in one process, sync and executor in several",
+    "n_eval_envs": "evaluations have an environment of their own",
     "exp_name": "it is the run directory, learn(run_dir='runs/mine') or --run-dir",
     "torch_deterministic": "runs on a CPU are deterministic anyway",
     "capture_video": "fastrl.callbacks.VideoRecorder films on the way, fastrl render afterwards",
     "save_model": "model.save('file.safetensors'), or a run directory, which has checkpoints",
 }
 
-# Sentences on methods and attributes of models and callbacks.
+# Sentences on methods and attributes of models and callbacks, and on names of the package.
 _METHODS = {
+    "A2C": "IMPALA is the nearest; examples/own_algorithm.py is A2C",
+    "MaskablePPO": "it is PPO(..., action_masks=True)",
+    "RecurrentPPO": "it is PPO(..., memory='lstm')",
+    "HerReplayBuffer": "DQN, SAC and TD3 have replay__hindsight=0.8",
     "load": "fastrl.load(path) reads a model of any algorithm",
     "set_env": "fastrl.load(path, env=...) continues in another environment",
     "get_env": "model.env_spec.make() makes the environment",

@@ -115,7 +115,7 @@ class Contender:
 
         def make_act(env: Any, seed: int) -> Act:
             agent.start()
-            return lambda obs: np.array([agent.act(obs[0])], np.int64)
+            return lambda obs: np.array([agent.act_index(obs[0])], np.int64)
 
         return cls(path, "none", make_act, batch=1)
 

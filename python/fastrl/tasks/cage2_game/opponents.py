@@ -74,12 +74,7 @@ class OwnBlue:
         agent = self._agents[row // len(AGENTS)]
         if turn.steps[row] == 0:
             agent.start()
-        chosen = agent.act(turn.obs[row, : len(observation_names("none"))].copy())
-        if not isinstance(chosen, int | np.integer) or not 0 <= chosen < len(ACTIONS):
-            raise ConfigError(
-                f"agent {self._path}: expected an action from 0 to {len(ACTIONS) - 1}, got {chosen!r}"
-            )
-        return int(chosen)
+        return agent.act_index(turn.obs[row, : len(observation_names("none"))].copy())
 
 
 @dataclass(frozen=True)
