@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from compiled_actors import assert_acts_as_pytorch, perturb
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,35 +69,11 @@ def test_the_actor_acts_as_pytorch_does(
     options = {"hidden": hidden, "activation": activation, "shared_trunk": shared_trunk}
     network, actions = policy(rows, width, beside, kind, **options), Actions(SPACES[kind])
     rng = np.random.default_rng(batch)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight += 0.1 * torch.from_numpy(rng.normal(size=weight.shape).astype(np.float32))
+    perturb(network, rng)
     tables = rng.normal(size=(batch, rows, width)) * (rng.random((batch, rows, 1)) < share_there)
     others = rng.normal(size=(batch, beside))
     obs = np.concatenate([tables.reshape(batch, -1), others], 1).astype(np.float32)
-    actor = network.loaded_actor(actions)
-    assert isinstance(actor, MlpActor)
-    outputs = actor.outputs(obs, None)
-    with torch.inference_mode():
-        np.testing.assert_allclose(outputs, network.outputs(torch.from_numpy(obs)), rtol=1e-5, atol=1e-5)
-    of_each = [actor.outputs(row[None], None)[0] for row in obs]
-    np.testing.assert_array_equal(outputs, of_each)
-
-    other = TorchActor(network.maker(), actions.state())
-    weights = np.concatenate([tensor.numpy().ravel() for tensor in network.state_dict().values()])
-    other.load(weights.data)
-    streams, steps = rng.integers(2**64, size=batch, dtype=np.uint64), np.arange(batch)
-    for greedy in (True, False):
-        chosen = []
-        for each in (actor, other):
-            found = np.empty((batch, *actions.shape), actions.dtype)
-            log_probs = np.empty(batch, np.float32)
-            each.act(obs, streams, steps, found, log_probs, greedy=greedy)
-            chosen.append((found.reshape(batch, -1), log_probs))
-        same = np.isclose(chosen[0][0], chosen[1][0], rtol=1e-4, atol=1e-4).all(1)
-        # The others stood at a border between two actions.
-        assert same.all() if greedy or kind == "box" else same.mean() > 0.97
-        np.testing.assert_allclose(chosen[0][1][same], chosen[1][1][same], rtol=1e-4, atol=1e-4)
+    assert_acts_as_pytorch(network, actions, obs, rng, agreement=0.97)
 
 
 @pytest.mark.parametrize("num_ids", [0, 3])

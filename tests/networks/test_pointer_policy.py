@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from compiled_actors import assert_acts_as_pytorch, perturb
 from gymnasium.spaces import Box, Dict, Discrete
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,37 +98,13 @@ def test_the_compiled_actor_acts_as_pytorch_does(
 ) -> None:
     network = policy(rows, width, actions, hidden=hidden, activation=activation)
     rng = np.random.default_rng(batch)
-    with torch.no_grad():
-        for weight in network.parameters():
-            weight += 0.1 * torch.from_numpy(rng.normal(size=weight.shape).astype(np.float32))
+    perturb(network, rng)
     made = rng.normal(size=(batch, rows, width)) * (rng.random((batch, rows, 1)) < 0.7)
     obs = made.astype(np.float32).reshape(batch, -1)
-    actor = network.loaded_actor(Actions(Discrete(actions)))
-    assert isinstance(actor, MlpActor)
-    logits = actor.outputs(obs, None)
-    with torch.inference_mode():
-        np.testing.assert_allclose(logits, network.outputs(torch.from_numpy(obs)), rtol=1e-5, atol=1e-5)
-    of_each = [actor.outputs(row[None], None)[0] for row in obs]
-    np.testing.assert_array_equal(logits, of_each)
-
-    other = TorchActor(network.maker(), Actions(Discrete(actions)).state())
-    weights = np.concatenate([tensor.numpy().ravel() for tensor in network.state_dict().values()])
-    other.load(weights.data)
     masks = rng.random((batch, actions)) < 0.5 if masked else None
     if masks is not None:
         masks[:, 0] = True
-    streams, steps = rng.integers(2**64, size=batch, dtype=np.uint64), np.arange(batch)
-    for greedy in (True, False):
-        chosen = []
-        for each in (actor, other):
-            found, log_probs = np.empty(batch, np.int64), np.empty(batch, np.float32)
-            each.act(obs, streams, steps, found, log_probs, masks, greedy=greedy)
-            chosen.append((found, log_probs))
-        same = chosen[0][0] == chosen[1][0]
-        assert (
-            same.all() if greedy else same.mean() > 0.98
-        )  # the others stood at a border between two actions
-        np.testing.assert_allclose(chosen[0][1][same], chosen[1][1][same], rtol=1e-4, atol=1e-4)
+    assert_acts_as_pytorch(network, Actions(Discrete(actions)), obs, rng, masks, agreement=0.98)
 
 
 def test_tables_that_no_compiled_actor_takes() -> None:

@@ -72,7 +72,7 @@ class NetworkConfig:
     ] = None
     network_options: hp.NetworkOptions = ()
 
-    # What algorithms do that have no such setting.
+    # Values with algorithms that have no such setting.
     normalize_obs = squash_actions = compile = False
     max_grad_norm = math.inf
     precision = _FULL
@@ -105,5 +105,5 @@ class ActorCriticConfig(NetworkConfig):
         ),
     ] = False
 
-    # What algorithms do that have no such setting.
+    # Values with algorithms that have no such setting.
     max_staleness = burn_in = 0

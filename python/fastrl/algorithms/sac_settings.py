@@ -124,7 +124,7 @@ class PolicyAndCriticsConfig:
     network_options: hp.NetworkOptions = ()
     precision: hp.Precision = "fp32"
 
-    # What algorithms do that have no such setting; they ask all target critics.
+    # Values with algorithms that have no such setting; 0 target critics are all.
     encoder = _AUTO
     memory, memory_size = "none", 64
     action_masks = layer_norm = learn_temperature = False

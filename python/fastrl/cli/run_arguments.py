@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="Command")
 
-# What --help shows of every task that has it, beside `Task.common_options`; --help-all shows all. Of the two goals only
-# that which the task has.
+# Options that --help shows of every task that has them, beside `Task.common_options`; --help-all shows all. Of the two
+# goals only that which the task has.
 _COMMON = (
     "--algo",
     "--preset",

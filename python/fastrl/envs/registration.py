@@ -52,7 +52,7 @@ def make_multi(
     """
     if id not in MULTI_AGENT_IDS:
         hint = suggestion(id, MULTI_AGENT_IDS)
-        raise ValueError(f"id: expected one of an environment of several agents, got {id!r}; {hint}")
+        raise ValueError(f"id: expected one of the environments of several agents, got {id!r}; {hint}")
     make: Any = load_env_creator(MULTI_AGENT_IDS[id])
     env: MultiAgentVectorEnv = make(num_envs, **_OPTIONS.get(id, {}), **options)
     env.reward = reward

@@ -102,7 +102,7 @@ class EnvSpec:
 
     @property
     def scored_agents(self) -> int | None:
-        """How many agents, the first ones, an episode's return is the mean of; None: all."""
+        """Number of agents, the first ones, whose mean return is that of an episode; None: all."""
         return None
 
     @property

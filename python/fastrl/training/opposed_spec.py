@@ -260,7 +260,7 @@ def policy_state(run: str) -> Mapping[str, Any]:
 
 @functools.lru_cache(maxsize=128)
 def _state_in(path: Path, file: Path, changed: int) -> Mapping[str, Any]:
-    """What `policy_state` gives of a file that was last changed at that time; the rest of a training is let go."""
+    """The state in a file that was last changed at that time, without what only training needs."""
     return {name: part for name, part in load_newest(path)[1].items() if name not in ("learner", "source")}
 
 

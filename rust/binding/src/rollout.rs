@@ -75,7 +75,8 @@ pub type Ended = (usize, usize, i64, f64, i64, Vec<f64>);
 
 impl<W: Env> VecBinding<W> {
     /// [`fastrl_core::vec_env::VecEnv::rollout`] with numpy arrays. ValueError: an actor of other observations or
-    /// actions, environments of several agents without `alive`, or no such number of `scored` agents. RuntimeError: the actor has no weights.
+    /// actions, environments of several agents without `alive`, or no such number of `scored` agents. RuntimeError: the
+    /// actor has no weights.
     pub fn rollout(
         &self,
         py: Python<'_>,

@@ -9,9 +9,10 @@ from fastrl.envs.traffic.driving_task import DrivingTask, DrivingWorld
 
 # Width of a racetrack's lanes and length of a vehicle, m; the speed of agents that only steer, m/s.
 _WIDTH, _LENGTH, _SPEED = 5.0, 5.0, 10.0
-# Distances between centres, m: others ahead and behind are seen within the first two, those on the agent's way have a
-# price from the third behind to the fourth from bumper to bumper ahead, and to the fifth aside.
-_AHEAD, _BEHIND, _PASSED, _NEAR, _ASIDE = 40.0, 20.0, 8.0, 25.0, 4.5
+# Distances, m, within which others are observed ahead and behind.
+_AHEAD, _BEHIND = 40.0, 20.0
+# Distances, m, within which others have a price: behind, ahead from bumper to bumper, and to the side.
+_PASSED, _NEAR, _ASIDE = 8.0, 25.0, 4.5
 
 
 class Passing(DrivingTask):
@@ -75,7 +76,7 @@ def _ahead(world: DrivingWorld) -> NDArray[np.float64]:
     dx = world.x[:, np.newaxis] - world.x[:, own, np.newaxis]
     dy = world.y[:, np.newaxis] - world.y[:, own, np.newaxis]
     heading = world.heading[:, own, np.newaxis]
-    # Straight lines are near enough: who is further than the curve goes is far.
+    # Straight lines are near enough: where the road bends away others are far.
     distance = np.copysign(np.hypot(dx, dy), dx * np.cos(heading) + dy * np.sin(heading))
     is_other = world.present[:, np.newaxis] & ~np.eye(world.num_agents, world.x.shape[1], dtype=np.bool_)
     return np.where(is_other, distance, -np.inf)
